@@ -84,6 +84,108 @@ TEST_F(TableTest, ListsEveryRowInPages) {
   EXPECT_TRUE(seen[3]);
 }
 
+class ReaderTest : public ReconcilerTest {
+ protected:
+  struct Change {
+    int key;
+    std::optional<std::string> value;
+    Revision revision;
+    bool operator==(const Change&) const = default;
+  };
+  std::vector<Change> read(TestTable::Reader& reader, std::size_t max, ReadResult expected) {
+    std::vector<Change> changes;
+    const ReadResult result =
+        reader.read(max, [&](int key, const std::string* value, Revision revision) {
+          changes.push_back({key, value ? std::optional(*value) : std::nullopt, revision});
+        });
+    EXPECT_EQ(result, expected);
+    return changes;
+  }
+};
+
+TEST_F(ReaderTest, ListsInOrderOfRevisionInPages) {
+  for (int i = 1; i <= 5; ++i) put(i, "a");
+  put(2, "b");
+  auto reader = table.changes_since(0);
+  EXPECT_EQ(read(reader, 3, ReadResult::kMore),
+            (std::vector<Change>{{1, "a", 1}, {3, "a", 3}, {4, "a", 4}}));
+  EXPECT_EQ(reader.position(), 4U);
+  EXPECT_EQ(read(reader, 2, ReadResult::kUpToDate),
+            (std::vector<Change>{{5, "a", 5}, {2, "b", 6}}));
+  EXPECT_EQ(read(reader, 2, ReadResult::kUpToDate), (std::vector<Change>{}));
+}
+
+TEST_F(ReaderTest, SeesWhatChangesBetweenItsPagesOnce) {
+  for (int i = 1; i <= 4; ++i) put(i, "a");
+  auto reader = table.changes_since(0);
+  EXPECT_EQ(read(reader, 2, ReadResult::kMore).size(), 2U);
+  put(1, "b");  // delivered before
+  put(3, "b");  // not yet
+  erase(4);     // not yet
+  EXPECT_EQ(read(reader, 9, ReadResult::kUpToDate),
+            (std::vector<Change>{{1, "b", 5}, {3, "b", 6}, {4, std::nullopt, 7}}));
+}
+
+TEST_F(ReaderTest, FollowsFromARevision) {
+  for (int i = 1; i <= 4; ++i) put(i, "a");
+  auto reader = table.changes_since(3);
+  auto other = table.changes_since(3);
+  EXPECT_EQ(read(reader, 9, ReadResult::kUpToDate), (std::vector<Change>{{4, "a", 4}}));
+  put(5, "a");
+  EXPECT_EQ(read(reader, 9, ReadResult::kUpToDate), (std::vector<Change>{{5, "a", 5}}));
+  EXPECT_EQ(read(other, 9, ReadResult::kUpToDate), (std::vector<Change>{{4, "a", 4}, {5, "a", 5}}));
+}
+
+TEST_F(ReaderTest, SeesDeletionsThatAreConfirmedAlready) {
+  put(1, "a");
+  put(2, "a");
+  settle();
+  auto reader = table.changes_since(2);
+  erase(1);
+  settle();
+  EXPECT_EQ(table.size(), 1U);
+  EXPECT_EQ(read(reader, 9, ReadResult::kUpToDate), (std::vector<Change>{{1, std::nullopt, 3}}));
+  put(1, "b");
+  EXPECT_EQ(read(reader, 9, ReadResult::kUpToDate), (std::vector<Change>{{1, "b", 4}}));
+}
+
+TEST_F(ReaderTest, ThatFellTooFarBehindIsToldToListAgain) {
+  auto behind = table.changes_since(0);
+  put(0, "a");
+  auto listing = table.changes_since(0);
+  for (int i = 1; i <= static_cast<int>(TestTable::kForgetAfter) + 10; ++i) {
+    put(i, "a");
+    settle();
+    erase(i);
+    settle();
+  }
+  EXPECT_EQ(read(behind, 9, ReadResult::kMustRelist).size(), 0U);
+  EXPECT_EQ(read(listing, 9, ReadResult::kMustRelist).size(), 0U);
+  auto fresh = table.changes_since(0);
+  std::size_t deletions = 0;
+  for (ReadResult result = ReadResult::kMore; result == ReadResult::kMore;) {
+    result = fresh.read(
+        100, [&](int, const std::string* value, Revision) { deletions += value == nullptr; });
+    EXPECT_NE(result, ReadResult::kMustRelist);
+  }
+  EXPECT_EQ(deletions, TestTable::kForgetAfter);
+  EXPECT_EQ(table.size(), 1U);
+}
+
+TEST_F(ReaderTest, IsNoRowForAReconcilerThatComesLater) {
+  auto reader = table.changes_since(0);
+  put(1, "a");
+  erase(1);
+  settle();
+  put(2, "a");
+  FakeTarget late_target;
+  TestReconciler late{table, late_target, options};
+  settle(late);
+  EXPECT_EQ(late_target.log.size(), 1U);
+  EXPECT_EQ(late.progress().rows, 1U);
+  EXPECT_EQ(read(reader, 9, ReadResult::kUpToDate).size(), 2U);
+}
+
 TEST(EpochTest, IsWrittenAsAVersion4Uuid) {
   const Epoch epoch = Epoch::from_random(0x0123456789abcdef, 0xfedcba9876543210);
   EXPECT_EQ(epoch.to_string(), "01234567-89ab-4def-bedc-ba9876543210");

@@ -78,7 +78,9 @@ class Reconciler {
     const std::lock_guard lock(table_.mutex_);
     follower_.ledger.grow(table_.rows_.size());
     for (RowIndex row = table_.oldest_; row != TableType::kNone; row = table_.rows_[row].next) {
-      follower_.ledger.changed(row, table_.rows_[row].revision, TimePoint{});
+      const auto& stored = table_.rows_[row];
+      if (stored.kind == TableType::Kind::kRow)
+        follower_.ledger.changed(row, stored.revision, TimePoint{});
     }
     table_.followers_.push_back(&follower_);
   }
@@ -89,7 +91,7 @@ class Reconciler {
       follower_.gates.shut_down();
       std::erase(table_.followers_, &follower_);
       for (RowIndex row = 0; row < table_.rows_.size(); ++row) {
-        if (table_.rows_[row].used) table_.release_if_confirmed(row);
+        if (is_row(row)) table_.release_if_confirmed(row);
       }
     }
     run_finished_gates();
@@ -226,7 +228,7 @@ class Reconciler {
     for (std::size_t place = from; place < end; ++place) {
       const auto row = static_cast<RowIndex>(place);
       const auto& stored = table_.rows_[row];
-      if (!stored.used) continue;
+      if (!is_row(row)) continue;
       const auto value = stored.erased ? std::nullopt : std::optional<Value>(stored.value);
       visit(stored.key, value, stored.revision, follower_.ledger.status(row, stored.erased));
     }
@@ -253,6 +255,10 @@ class Reconciler {
   static const Options& checked(const Options& options) {
     if (const char* problem = options.problem()) throw std::invalid_argument(problem);
     return options;
+  }
+
+  [[nodiscard]] bool is_row(RowIndex row) const {
+    return table_.rows_[row].kind == TableType::Kind::kRow;
   }
 
   [[nodiscard]] Revision watermark() const {
@@ -432,7 +438,7 @@ class Reconciler {
         std::min<std::size_t>(table_.rows_.size(), sweep_next_ + options_.resync_slice));
     for (; sweep_next_ < end; ++sweep_next_) {
       const auto& stored = table_.rows_[sweep_next_];
-      if (!stored.used || stored.erased) continue;
+      if (!is_row(sweep_next_) || stored.erased) continue;
       if (!follower_.ledger.realised(sweep_next_) || follower_.ledger.seen(sweep_next_)) continue;
       follower_.ledger.drifted(sweep_next_, stored.revision, now);
       ++resync_.repaired;

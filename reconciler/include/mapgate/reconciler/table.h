@@ -5,6 +5,7 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -33,6 +34,14 @@ struct Commit {
   std::size_t changed = 0;  // rows that got a new revision
 };
 
+// What a Reader has to say besides the changes that it delivers.
+enum class ReadResult : std::uint8_t {
+  kMore,        // there are more changes
+  kUpToDate,    // for now
+  kMustRelist,  // it fell so far behind that deletions are forgotten: only a new Reader from 0 is
+                // right
+};
+
 // Names a source of desired state, see Table::add_source.
 struct SourceId {
   std::uint32_t index = 0;
@@ -45,6 +54,10 @@ struct SourceId {
 // around: keep them small. Value needs ==. The table must outlive its transactions and reconcilers.
 template <typename Key, typename Value, typename Hash = std::hash<Key>>
 class Table {
+  using RowIndex = detail::RowIndex;
+  static constexpr RowIndex kNone = UINT32_MAX;
+  struct Row;
+
  public:
   explicit Table(Epoch epoch) : epoch_(epoch), index_(0, IndexHash{}, IndexEqual{&rows_}) {}
   Table(const Table&) = delete;
@@ -102,6 +115,57 @@ class Table {
     return index_.size();
   }
 
+  // Follows the table in order of revision: delivers each row's newest change that it has not
+  // delivered, an erased row without value. From revision 0 on that is a list of all rows, then
+  // every change to them. Belongs to one thread at a time. Between two calls it holds nothing but
+  // its place: the table is locked for one page only. Any number of readers can follow; what they
+  // need together beyond the rows are the last kForgetAfter deletions.
+  class Reader {
+   public:
+    Reader(Reader&& other) noexcept
+        : table_(std::exchange(other.table_, nullptr)),
+          place_(other.place_),
+          position_(other.position_),
+          owed_from_(other.owed_from_) {}
+    Reader& operator=(Reader&&) = delete;
+    ~Reader() {
+      if (table_) table_->close_reader(place_);
+    }
+
+    // Calls visit(const Key&, const Value* or null, Revision) for at most `max` changes, with the
+    // table locked: `visit` must not use it.
+    template <typename Visit>
+    [[nodiscard]] ReadResult read(std::size_t max, Visit&& visit) {
+      return table_->read(*this, max, [&](RowIndex, const Row& row) {
+        visit(row.key, row.erased ? nullptr : &row.value, row.revision);
+      });
+    }
+    // Everything up to here is delivered.
+    [[nodiscard]] Revision position() const { return position_; }
+
+   private:
+    friend class Table;
+    friend class Reconciler<Key, Value, Hash>;
+    Reader(Table* table, RowIndex place, Revision position, Revision owed_from)
+        : table_(table), place_(place), position_(position), owed_from_(owed_from) {}
+
+    Table* table_;
+    RowIndex place_;  // stands in the list of rows behind the last one delivered
+    Revision position_;
+    Revision owed_from_;  // a list owes no deletion from before it began
+  };
+  static constexpr std::size_t kForgetAfter = 4096;
+
+  // From 0: every row. Costs O(changes after `revision`), O(1) from 0.
+  [[nodiscard]] Reader changes_since(Revision revision) {
+    const std::lock_guard lock(mutex_);
+    RowIndex after = revision > 0 ? newest_ : kNone;
+    while (after != kNone && rows_[after].revision > revision) after = rows_[after].previous;
+    const RowIndex place = take_place(Kind::kReader);
+    link_behind(place, after);
+    return Reader(this, place, revision, revision > 0 ? revision : revision_);
+  }
+
   // A source of desired state that has not been complete yet keeps every resync from starting: rows
   // that it has yet to bring would look unknown. Once complete it stays so; one that never will be
   // can be removed.
@@ -130,8 +194,13 @@ class Table {
 
  private:
   friend class Reconciler<Key, Value, Hash>;
-  using RowIndex = detail::RowIndex;
-  static constexpr RowIndex kNone = UINT32_MAX;
+
+  enum class Kind : std::uint8_t {
+    kFree,
+    kRow,
+    kGhost,   // was an erased row: stays in the list for readers, but is none any more
+    kReader,  // not a row at all: the place of a reader in the list
+  };
 
   struct Row {
     Key key{};
@@ -140,7 +209,7 @@ class Table {
     RowIndex previous = kNone;  // neighbours in order of revision
     RowIndex next = kNone;
     bool erased = false;
-    bool used = false;
+    Kind kind = Kind::kFree;
   };
 
   struct Source {
@@ -237,43 +306,89 @@ class Table {
   }
 
   Revision changed(RowIndex row, TimePoint now) {
-    Row& changed_row = rows_[row];
-    if (changed_row.revision != 0) unlink(row);
-    changed_row.revision = ++revision_;
-    changed_row.previous = newest_;
-    changed_row.next = kNone;
-    (newest_ == kNone ? oldest_ : rows_[newest_].next) = row;
-    newest_ = row;
+    if (rows_[row].revision != 0) unlink(row);
+    rows_[row].revision = ++revision_;
+    link_behind(row, newest_);
     for (detail::Follower* follower : followers_) follower->ledger.changed(row, revision_, now);
     return revision_;
   }
 
-  RowIndex new_row(Key&& key, std::uint32_t hash) {
-    RowIndex row;
-    if (free_rows_.empty()) {
-      row = rows_.size();
-      rows_.grow(row + 1);
-      for (detail::Follower* follower : followers_) follower->ledger.grow(row + 1);
+  RowIndex take_place(Kind kind) {
+    RowIndex place;
+    if (free_places_.empty()) {
+      place = rows_.size();
+      rows_.grow(place + 1);
+      for (detail::Follower* follower : followers_) follower->ledger.grow(place + 1);
     } else {
-      row = free_rows_.back();
-      free_rows_.pop_back();
+      place = free_places_.back();
+      free_places_.pop_back();
     }
+    rows_[place].kind = kind;
+    return place;
+  }
+
+  void free_place(RowIndex place) {
+    unlink(place);
+    rows_[place] = Row{};
+    free_places_.push_back(place);
+  }
+
+  RowIndex new_row(Key&& key, std::uint32_t hash) {
+    const RowIndex row = take_place(Kind::kRow);
     rows_[row].key = std::move(key);
-    rows_[row].used = true;
     index_.insert(Slot{row, hash});
     return row;
   }
 
-  // An erased row goes once every follower has confirmed it.
+  // An erased row goes once every follower has confirmed it. Its ghost stays a while.
   void release_if_confirmed(RowIndex row) {
     if (!rows_[row].erased) return;
     for (const detail::Follower* follower : followers_) {
       if (!follower->ledger.realised(row)) return;
     }
     index_.erase(index_.find(Probe{rows_[row].key, hash_of(rows_[row].key)}));
-    unlink(row);
-    rows_[row] = Row{};
-    free_rows_.push_back(row);
+    rows_[row].kind = Kind::kGhost;
+    ghosts_.push_back(row);
+    if (ghosts_.size() <= kForgetAfter) return;
+    forgotten_ = std::max(forgotten_, rows_[ghosts_.front()].revision);
+    free_place(ghosts_.front());
+    ghosts_.pop_front();
+  }
+
+  template <typename Deliver>
+  ReadResult read(Reader& reader, std::size_t max, const Deliver& deliver) {
+    const std::lock_guard lock(mutex_);
+    if (forgotten_ > std::max(reader.position_, reader.owed_from_)) return ReadResult::kMustRelist;
+    RowIndex last = reader.place_;
+    RowIndex row = rows_[last].next;
+    for (; row != kNone && max > 0; row = rows_[row].next) {
+      last = row;
+      if (rows_[row].kind == Kind::kReader) continue;
+      deliver(row, rows_[row]);
+      reader.position_ = rows_[row].revision;
+      --max;
+    }
+    if (last != reader.place_) {
+      unlink(reader.place_);
+      link_behind(reader.place_, last);
+    }
+    while (row != kNone && rows_[row].kind == Kind::kReader) row = rows_[row].next;
+    if (row != kNone) return ReadResult::kMore;
+    reader.position_ = revision_;
+    return ReadResult::kUpToDate;
+  }
+
+  void close_reader(RowIndex place) {
+    const std::lock_guard lock(mutex_);
+    free_place(place);
+  }
+
+  void link_behind(RowIndex row, RowIndex previous) {
+    const RowIndex next = previous == kNone ? oldest_ : rows_[previous].next;
+    rows_[row].previous = previous;
+    rows_[row].next = next;
+    (previous == kNone ? oldest_ : rows_[previous].next) = row;
+    (next == kNone ? newest_ : rows_[next].previous) = row;
   }
 
   void unlink(RowIndex row) {
@@ -296,7 +411,9 @@ class Table {
   const Epoch epoch_;
   Revision revision_ = 0;
   detail::ChunkedArray<Row> rows_;
-  std::vector<RowIndex> free_rows_;
+  std::vector<RowIndex> free_places_;
+  std::deque<RowIndex> ghosts_;
+  Revision forgotten_ = 0;  // deletions up to here may be unknown to a reader behind it
   RowIndex oldest_ = kNone;
   RowIndex newest_ = kNone;
   boost::unordered_flat_set<Slot, IndexHash, IndexEqual> index_;
