@@ -42,6 +42,7 @@ void Ledger::changed(RowIndex row, Revision revision, TimePoint now) {
       Slot& slot = slots_[changed_entry.aux];
       if (!slot.changed) {
         slot.changed = true;
+        slot.changed_at = now;
         append(kInFlightNode | changed_entry.aux, revision);
       }
       transition(changed_entry, Phase::kInFlight, false, now);
@@ -146,6 +147,7 @@ void Ledger::succeeded(RowIndex row, TimePoint now) {
   if (slots_[slot].changed) {
     take_place(row, kInFlightNode | slot);
     transition(done, Phase::kNew, false, now);
+    done.since = slots_[slot].changed_at;
   } else {
     leave_unreconciled(row);
     transition(done, Phase::kRealised, false, now);
@@ -260,6 +262,36 @@ Revision Ledger::lowest_unreconciled(Revision next) const {
   return next;
 }
 
+Revision Ledger::lowest_never_attempted(Revision next) const {
+  // As collect() does, and like it at most once for each place. Not past a change during an
+  // attempt: take_place().
+  while (next_new_ != kNone) {
+    if (next_new_ & kInFlightNode) return slots_[next_new_ & ~kInFlightNode].later.revision;
+    if (entry(next_new_).phase == Phase::kNew) return entry(next_new_).node.revision;
+    next_new_ = entry(next_new_).node.next;
+  }
+  return next;
+}
+
+std::optional<TimePoint> Ledger::oldest_unreconciled() const {
+  std::optional<TimePoint> oldest;
+  if (head_ != kNone) {
+    oldest = head_ & kInFlightNode ? slots_[head_ & ~kInFlightNode].changed_at : entry(head_).since;
+  }
+  if (out_of_order_.empty()) return oldest;
+  const TimePoint since = entry(out_of_order_.begin()->second).since;
+  return oldest ? std::min(*oldest, since) : since;
+}
+
+std::vector<RowIndex> Ledger::first_errors(std::size_t max) const {
+  std::vector<RowIndex> rows;
+  for (std::uint32_t failure = oldest_failure_; failure != kNone && rows.size() < max;
+       failure = failures_[failure].newer) {
+    rows.push_back(failures_[failure].row);
+  }
+  return rows;
+}
+
 std::optional<std::pair<Revision, RowIndex>> Ledger::lowest_failed() const {
   if (failed_.empty()) return std::nullopt;
   return *failed_.begin();
@@ -274,6 +306,7 @@ RowStatus Ledger::status(RowIndex row, bool erased) const {
   status.first_unreconciled = first_unreconciled(row);
   if (const std::uint32_t index = failure_of(asked); index != kNone) {
     const Failure& failure = failures_[index];
+    status.since = failure.state_since;
     RowError& error = status.error.emplace();
     error.error_class = failure.error.error_class;
     error.code = failure.error.code;
@@ -324,7 +357,12 @@ void Ledger::transition(Entry& entry, Phase phase, bool newest_failed, TimePoint
   entry.newest_failed = newest_failed;
   const RowState after = state_of(entry);
   count(after, phase, 1);
-  if (before != after) entry.since = now;
+  if (before == after) return;
+  if (before == RowState::kDone || after == RowState::kDone) {
+    entry.since = now;
+  } else if (const std::uint32_t failure = failure_of(entry); failure != kNone) {
+    failures_[failure].state_since = now;
+  }
 }
 
 // --- the list of unreconciled rows
@@ -377,12 +415,20 @@ std::uint32_t Ledger::make_failure(RowIndex row) {
     index = free_failures_.back();
     free_failures_.pop_back();
   }
-  failures_[index].row = row;
+  Failure& failure = failures_[index];
+  failure.row = row;
+  failure.state_since = entry(row).since;
+  failure.older = newest_failure_;
+  (newest_failure_ == kNone ? oldest_failure_ : failures_[newest_failure_].newer) = index;
+  newest_failure_ = index;
   return index;
 }
 
 void Ledger::drop_failure(std::uint32_t failure) {
   retry_heap_.remove(failure);
+  const Failure& gone = failures_[failure];
+  (gone.older == kNone ? oldest_failure_ : failures_[gone.older].newer) = gone.newer;
+  (gone.newer == kNone ? newest_failure_ : failures_[gone.newer].older) = gone.older;
   failures_[failure] = {};
   free_failures_.push_back(failure);
 }

@@ -155,5 +155,54 @@ TEST_F(WatermarkTest, ARowThatIsRealisedAndUnchangedIsNotTouchedAgain) {
   EXPECT_EQ(target.attempts(1), 1);
 }
 
+TEST_F(WatermarkTest, ProgressTellsWhatIsOldestAndWhatWasNeverAttempted) {
+  EXPECT_EQ(reconciler.progress().oldest_unreconciled, std::nullopt);
+  EXPECT_EQ(reconciler.progress().lowest_never_attempted, 1U);
+  const TimePoint first = now;
+  target.fail(1, transient());
+  put(1, "a");
+  settle();
+  now += 10ms;
+  put(2, "b");
+  put(1, "c");
+  EXPECT_EQ(reconciler.progress().oldest_unreconciled, first);
+  EXPECT_EQ(reconciler.progress().lowest_unreconciled, 1U);
+  EXPECT_EQ(reconciler.progress().lowest_never_attempted, 2U);
+  target.during_apply = [&] {
+    put(2, "d");
+    EXPECT_EQ(reconciler.progress().lowest_never_attempted, 4U);
+  };
+  settle();
+  EXPECT_EQ(reconciler.progress().lowest_never_attempted, 5U);
+  EXPECT_EQ(reconciler.progress().oldest_unreconciled, first);
+  target.heal(1);
+  run_for(1s);
+  EXPECT_EQ(reconciler.progress().oldest_unreconciled, std::nullopt);
+}
+
+TEST_F(WatermarkTest, AChangeDuringASuccessfulAttemptIsAsOldAsItsCommit) {
+  put(1, "a");
+  now += 10ms;
+  target.during_apply = [&] { put(1, "b"); };
+  reconciler.step(now += 10ms);
+  EXPECT_EQ(reconciler.progress().oldest_unreconciled, now);
+  EXPECT_EQ(reconciler.status(1)->since, now);
+}
+
+TEST_F(WatermarkTest, TheFirstErrorsAreTold) {
+  for (int i = 1; i <= 5; ++i) {
+    target.fail(i, i == 3 ? permanent() : transient());
+    put(i, "x");
+    settle();
+  }
+  target.heal(1);
+  run_for(1s);
+  const auto errors = reconciler.first_errors(2);
+  ASSERT_EQ(errors.size(), 2U);
+  EXPECT_EQ(errors[0].first, 2);
+  EXPECT_EQ(errors[1].first, 3);
+  EXPECT_EQ(errors[1].second.error->code, EINVAL);
+}
+
 }  // namespace
 }  // namespace mapgate::reconciler

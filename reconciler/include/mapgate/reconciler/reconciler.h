@@ -45,6 +45,9 @@ struct Progress {
   Epoch epoch;
   Revision revision = 0;
   Revision lowest_unreconciled = 1;
+  Revision lowest_never_attempted = 1;  // like it, of the revisions without any attempt
+  std::optional<TimePoint>
+      oldest_unreconciled;  // when that of lowest_unreconciled was committed, or found missing
   std::size_t rows = 0;     // pending + done + errors
   std::size_t pending = 0;  // RowState::kPending and so on
   std::size_t done = 0;
@@ -131,6 +134,8 @@ class Reconciler {
     Progress progress{.epoch = table_.epoch_,
                       .revision = table_.revision_,
                       .lowest_unreconciled = watermark(),
+                      .lowest_never_attempted = ledger.lowest_never_attempted(table_.revision_ + 1),
+                      .oldest_unreconciled = ledger.oldest_unreconciled(),
                       .rows = table_.index_.size(),
                       .pending = ledger.pending(),
                       .done = table_.index_.size() - ledger.pending() - ledger.errors(),
@@ -140,6 +145,17 @@ class Reconciler {
                       .resync = resync_};
     progress.resync.running = phase_ != ResyncPhase::kIdle;
     return progress;
+  }
+
+  // Rows whose last attempt failed, in the order in which they began to fail, up to `max` of them.
+  [[nodiscard]] std::vector<std::pair<Key, RowStatus>> first_errors(std::size_t max) const {
+    const std::lock_guard lock(table_.mutex_);
+    std::vector<std::pair<Key, RowStatus>> errors;
+    for (const RowIndex row : follower_.ledger.first_errors(max)) {
+      const auto& stored = table_.rows_[row];
+      errors.emplace_back(stored.key, follower_.ledger.status(row, stored.erased));
+    }
+    return errors;
   }
 
   // A gate that opens once everything up to `revision` is realised.

@@ -78,6 +78,12 @@ class Ledger {
   [[nodiscard]] std::optional<std::pair<Revision, RowIndex>> lowest_failed() const;
   [[nodiscard]] RowStatus status(RowIndex row, bool erased) const;
   [[nodiscard]] const OperationError* permanent_error(RowIndex row) const;
+  // The smallest revision among those that no attempt has been made for; `next` when there is none.
+  [[nodiscard]] Revision lowest_never_attempted(Revision next) const;
+  // Since when the row that holds the watermark is not realised.
+  [[nodiscard]] std::optional<TimePoint> oldest_unreconciled() const;
+  // Rows that failed, in the order in which they began to, up to `max` of them.
+  [[nodiscard]] std::vector<RowIndex> first_errors(std::size_t max) const;
   [[nodiscard]] std::size_t pending() const { return pending_; }
   [[nodiscard]] std::size_t errors() const { return errors_; }
   [[nodiscard]] std::size_t parked() const { return parked_; }
@@ -110,7 +116,7 @@ class Ledger {
 
   struct Entry {
     Node node;
-    TimePoint since{};
+    TimePoint since{};          // realised, or not: then since the commit of node.revision
     std::uint32_t aux = kNone;  // its failure; in flight its slot
     Phase phase = Phase::kRealised;
     bool newest_failed : 1 = false;  // an attempt at the newest state has failed
@@ -126,7 +132,10 @@ class Ledger {
     std::uint32_t attempts = 0;
     std::uint32_t heap_position = UINT32_MAX;
     TimePoint next_retry{};
+    TimePoint state_since{};  // in the row's present state, which is not "done"
     TargetId target = 0;
+    std::uint32_t older = kNone;  // neighbours among all failures
+    std::uint32_t newer = kNone;
     std::uint32_t parked_previous = kNone;  // neighbours in the target's queue of parked rows
     std::uint32_t parked_next = kNone;
   };
@@ -136,6 +145,7 @@ class Ledger {
     std::uint32_t failure = kNone;
     bool changed = false;  // `later` is in the list
     Node later;            // the first change after the attempt began
+    TimePoint changed_at{};
   };
 
   struct ParkedQueue {
@@ -158,7 +168,7 @@ class Ledger {
   [[nodiscard]] static RowState state_of(const Entry& entry);
   [[nodiscard]] std::uint32_t failure_of(const Entry& entry) const;
 
-  // The only place where phase and newest_failed change: keeps the counts and `since` right.
+  // The only place where phase and newest_failed change: keeps the counts and the times right.
   void transition(Entry& entry, Phase phase, bool newest_failed, TimePoint now);
 
   void append(NodeId id, Revision revision);
@@ -185,16 +195,17 @@ class Ledger {
 
   NodeId head_ = kNone;
   NodeId tail_ = kNone;
-  NodeId next_new_ = kNone;  // first node of the list that collect() has not passed
+  mutable NodeId next_new_ = kNone;  // first node of the list that collect() has not passed
   std::set<std::pair<Revision, RowIndex>> out_of_order_;
 
   std::deque<RowIndex> urgent_;
   std::deque<RowIndex> repairs_;  // new work that stands in out_of_order_
   std::vector<Slot> slots_;
-  std::vector<RowIndex> retries_scratch_;
 
   std::vector<Failure> failures_;
   std::vector<std::uint32_t> free_failures_;
+  std::uint32_t oldest_failure_ = kNone;
+  std::uint32_t newest_failure_ = kNone;
   IndexedHeap<HeapPosition> retry_heap_;
   std::vector<ParkedQueue> parked_queues_;          // by target
   std::set<std::pair<Revision, RowIndex>> failed_;  // permanently
