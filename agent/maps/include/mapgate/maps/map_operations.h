@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <mapgate/maps/map.h>
+#include <mapgate/maps/map_calls.h>
+#include <mapgate/maps/map_error.h>
+#include <mapgate/maps/row.h>
+#include <mapgate/reconciler/operations.h>
+
+namespace mapgate::maps {
+
+class TargetMap;
+
+// One map's counters since the start. `entries` is what the last complete scan found, corrected by
+// what was written and removed since: what others change in between is missing.
+struct MapStatus {
+  MapInfo info;
+  std::uint64_t entries = 0;
+  std::uint64_t written = 0;              // elements written
+  std::uint64_t removed = 0;              // elements that were there and are not any more
+  std::array<std::uint64_t, 4> errors{};  // failed operations, by ErrorClass
+  std::uint64_t reopened = 0;             // times that it was lost and opened again
+  // Which batch calls the running kernel has for it.
+  bool update_batch = false;
+  bool delete_batch = false;
+  bool lookup_batch = false;
+};
+
+// Rows as elements of BPF maps. RowKey::map() is the index of the map in the order given to
+// create(), and also the TargetId of its results.
+//
+// - Hash, LPM trie, array. LRU types evict what does not fit instead of saying so, and cannot hold
+// desired state.
+// - Keys and values must be exactly as large as the map's, LPM keys in canonical form: else
+// kPermanent.
+// - An array's elements cannot be deleted: "absent" is all zeros, and so a delete writes zeros and
+// frees nothing. A row
+//   that asks for zeros is written, but a scan does not show it.
+// - Elements go to the kernel in batches where it has such a call, each about as long as
+// Options::call_limit at most,
+//   by the measured cost of the calls before.
+// - A map that was opened by pin and lost (EBADF) is opened again by that pin at the next call.
+//
+// Not thread-safe: for the reconciler's driver. `calls` must outlive it.
+class MapOperations final : public reconciler::Operations<RowKey, RowValue> {
+ public:
+  struct Options {
+    std::function<reconciler::TimePoint()> now;  // required
+    reconciler::Duration call_limit = std::chrono::milliseconds(1);
+  };
+
+  // Refuses map types that it cannot keep, with the reason. Asks the kernel what it can do for each
+  // map.
+  [[nodiscard]] static std::expected<MapOperations, MapError> create(std::vector<Map> maps,
+                                                                     MapCalls& calls,
+                                                                     Options options);
+  MapOperations(MapOperations&&) noexcept;
+  MapOperations& operator=(MapOperations&&) noexcept;
+  ~MapOperations() override;
+
+  void apply(std::span<const reconciler::Operation<RowKey, RowValue>> batch,
+             std::span<reconciler::OperationResult> results) override;
+
+  // Reads map after map. Each call does about one system call's worth, so it may append less than
+  // `max`.
+  [[nodiscard]] std::expected<void, reconciler::OperationError> scan_begin() override;
+  [[nodiscard]] std::expected<bool, reconciler::OperationError> scan_next(
+      std::size_t max, std::vector<std::pair<RowKey, RowValue>>& entries) override;
+
+  // One per map, in order.
+  [[nodiscard]] std::vector<MapStatus> status() const;
+
+ private:
+  explicit MapOperations(std::vector<std::unique_ptr<TargetMap>> targets);
+
+  std::vector<std::unique_ptr<TargetMap>> targets_;
+  std::size_t scanned_ = 0;  // maps that the scan has finished
+};
+
+}  // namespace mapgate::maps

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <mapgate/maps/map.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <string_view>
+#include <utility>
+
+#include <bpf/bpf.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace mapgate::maps {
+namespace {
+
+MapError failure(std::string step, std::string name, int code) {
+  return {std::move(step), std::move(name), code, describe_errno(code)};
+}
+
+// A pin may also be a program or a link, whose info would be read as nonsense.
+bool is_map(int fd) {
+  std::array<char, 64> target{};
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  const ssize_t length = readlink(path.c_str(), target.data(), target.size());
+  return length > 0 &&
+         std::string_view(target.data(), static_cast<std::size_t>(length)) == "anon_inode:bpf-map";
+}
+
+// Takes over `fd`.
+std::expected<Map, MapError> describe(int fd, const std::string& step, const std::string& name,
+                                      std::string pin_path) {
+  Map map(fd, {}, std::move(pin_path));
+  if (!is_map(fd)) return std::unexpected(MapError{step, name, EINVAL, "is not a BPF map"});
+  bpf_map_info raw{};
+  std::uint32_t size = sizeof raw;
+  if (const int error = -bpf_obj_get_info_by_fd(fd, &raw, &size); error != 0)
+    return std::unexpected(failure("read info of map", name, error));
+  MapInfo info{.id = raw.id,
+               .type = static_cast<bpf_map_type>(raw.type),
+               .key_size = raw.key_size,
+               .value_size = raw.value_size,
+               .max_entries = raw.max_entries,
+               .flags = raw.map_flags,
+               .name = raw.name};
+  std::string path = map.pin_path();
+  map.abandon();
+  return Map(fd, std::move(info), std::move(path));
+}
+
+}  // namespace
+
+Map::Map(int fd, MapInfo info, std::string pin_path)
+    : fd_(fd), info_(std::move(info)), pin_path_(std::move(pin_path)) {}
+
+Map::Map(Map&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)),
+      info_(std::move(other.info_)),
+      pin_path_(std::move(other.pin_path_)) {}
+
+Map& Map::operator=(Map&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(info_, other.info_);
+  std::swap(pin_path_, other.pin_path_);
+  return *this;
+}
+
+Map::~Map() {
+  if (fd_ >= 0) close(fd_);
+}
+
+std::expected<Map, MapError> Map::create(const MapInfo& info) {
+  LIBBPF_OPTS(bpf_map_create_opts, options, .map_flags = info.flags);
+  const int fd = bpf_map_create(info.type, info.name.c_str(), info.key_size, info.value_size,
+                                info.max_entries, &options);
+  if (fd < 0) return std::unexpected(failure("create map", info.name, -fd));
+  return describe(fd, "create map", info.name, {});
+}
+
+std::expected<Map, MapError> Map::open_pin(const std::string& path) {
+  const int fd = bpf_obj_get(path.c_str());
+  if (fd < 0) return std::unexpected(failure("open pin", path, -fd));
+  return describe(fd, "open pin", path, path);
+}
+
+std::expected<Map, MapError> Map::from_fd(int fd) {
+  const std::string name = "fd " + std::to_string(fd);
+  const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+  if (copy < 0) return std::unexpected(failure("duplicate map", name, errno));
+  return describe(copy, "duplicate map", name, {});
+}
+
+std::expected<void, MapError> Map::pin(const std::string& path) {
+  if (const int error = -bpf_obj_pin(fd_, path.c_str()); error != 0)
+    return std::unexpected(failure("pin map at", path, error));
+  pin_path_ = path;
+  return {};
+}
+
+std::expected<void, MapError> Map::replace_pin(const std::string& path) {
+  // No dots: bpffs reserves names that have one.
+  const std::string temporary = path + "_new_" + std::to_string(getpid());
+  if (auto pinned = pin(temporary); !pinned) return pinned;
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    (void)unpin();
+    return std::unexpected(failure("replace pin", path, error));
+  }
+  pin_path_ = path;
+  return {};
+}
+
+std::expected<void, MapError> Map::unpin() {
+  if (unlink(pin_path_.c_str()) != 0)
+    return std::unexpected(failure("unpin map at", pin_path_, errno));
+  pin_path_.clear();
+  return {};
+}
+
+std::expected<void, MapError> Map::check_pin(const std::string& path) const {
+  const auto pinned = open_pin(path);
+  if (!pinned) return std::unexpected(pinned.error());
+  if (pinned->info().id == info_.id) return {};
+  return std::unexpected(MapError{"check pin", path, EEXIST,
+                                  "is map " + std::to_string(pinned->info().id) + ", not map " +
+                                      std::to_string(info_.id) + " (\"" + info_.name + "\")"});
+}
+
+}  // namespace mapgate::maps

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <mapgate/maps/map_calls.h>
+
+#include <bpf/bpf.h>
+
+namespace mapgate::maps {
+
+int KernelMapCalls::update(int fd, const void* key, const void* value) {
+  return -bpf_map_update_elem(fd, key, value, BPF_ANY);
+}
+
+int KernelMapCalls::remove(int fd, const void* key) {
+  return -bpf_map_delete_elem(fd, key);
+}
+
+int KernelMapCalls::lookup(int fd, const void* key, void* value) {
+  return -bpf_map_lookup_elem(fd, key, value);
+}
+
+int KernelMapCalls::next_key(int fd, const void* key, void* next) {
+  return -bpf_map_get_next_key(fd, key, next);
+}
+
+int KernelMapCalls::update_batch(int fd, const void* keys, const void* values,
+                                 std::uint32_t& count) {
+  return -bpf_map_update_batch(fd, keys, values, &count, nullptr);
+}
+
+int KernelMapCalls::remove_batch(int fd, const void* keys, std::uint32_t& count) {
+  return -bpf_map_delete_batch(fd, keys, &count, nullptr);
+}
+
+int KernelMapCalls::lookup_batch(int fd, const void* cursor, void* next_cursor, void* keys,
+                                 void* values, std::uint32_t& count) {
+  // libbpf 1.1 does not write through the cursor it takes, but its parameter is not const.
+  return -bpf_map_lookup_batch(fd, const_cast<void*>(cursor), next_cursor, keys, values, &count,
+                               nullptr);
+}
+
+}  // namespace mapgate::maps

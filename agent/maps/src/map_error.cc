@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <mapgate/maps/map_error.h>
+
+#include <cerrno>
+#include <system_error>
+
+namespace mapgate::maps {
+
+using reconciler::ErrorClass;
+
+ErrorClass classify(int error, MapAction action, bpf_map_type type) {
+  switch (error) {
+    case E2BIG:
+      return action == MapAction::kWrite ? ErrorClass::kCapacity : ErrorClass::kPermanent;
+    case ENOSPC:
+      // Only a trie says "full" that way.
+      return action == MapAction::kWrite && type == BPF_MAP_TYPE_LPM_TRIE ? ErrorClass::kCapacity
+                                                                          : ErrorClass::kTransient;
+    case EBADF:
+      return ErrorClass::kTargetLost;
+    case ENOENT:
+      return action == MapAction::kOpen ? ErrorClass::kTargetLost : ErrorClass::kTransient;
+    case EINVAL:
+    case EPERM:
+    case EACCES:
+    case EFAULT:
+    case EOPNOTSUPP:
+    case kErrnoNotSupported:
+      return ErrorClass::kPermanent;
+    default:
+      return ErrorClass::kTransient;
+  }
+}
+
+std::string describe_errno(int error) {
+  if (error == kErrnoNotSupported) return "not supported by this type of map (ENOTSUPP)";
+  return std::generic_category().message(error);
+}
+
+std::string describe_type(bpf_map_type type) {
+  switch (type) {
+    case BPF_MAP_TYPE_HASH:
+      return "hash";
+    case BPF_MAP_TYPE_ARRAY:
+      return "array";
+    case BPF_MAP_TYPE_LPM_TRIE:
+      return "lpm_trie";
+    case BPF_MAP_TYPE_LRU_HASH:
+      return "lru_hash";
+    case BPF_MAP_TYPE_LRU_PERCPU_HASH:
+      return "lru_percpu_hash";
+    case BPF_MAP_TYPE_PERCPU_HASH:
+      return "percpu_hash";
+    case BPF_MAP_TYPE_PERCPU_ARRAY:
+      return "percpu_array";
+    default:
+      return "type " + std::to_string(static_cast<unsigned>(type));
+  }
+}
+
+std::string MapError::text() const {
+  return step + " \"" + name + "\": " + reason;
+}
+
+}  // namespace mapgate::maps

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/maps/src/target_map.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include <mapgate/maps/lpm.h>
+
+namespace mapgate::maps {
+namespace {
+
+using reconciler::ErrorClass;
+using reconciler::OperationError;
+
+// Errors that the kernel raises for one element of a batch, with `count` the number done before it.
+// For every other error `count` may be just what was passed in.
+bool is_element_error(int error) {
+  switch (error) {
+    case E2BIG:
+    case ENOSPC:
+    case ENOENT:
+    case EEXIST:
+    case EBUSY:
+    case EDEADLK:
+    case ETIMEDOUT:
+    case ENOMEM:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool is_zero(std::span<const std::byte> bytes) {
+  return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
+}
+
+void append(std::vector<std::byte>& to, std::span<const std::byte> bytes) {
+  to.insert(to.end(), bytes.begin(), bytes.end());
+}
+
+OperationError permanent(std::string text) {
+  return {ErrorClass::kPermanent, EINVAL, std::move(text)};
+}
+
+}  // namespace
+
+TargetMap::TargetMap(MapIndex index, Map map, MapCalls& calls, MapOperations::Options options)
+    : index_(index),
+      map_(std::move(map)),
+      calls_(calls),
+      options_(std::move(options)),
+      write_size_(options_.call_limit, map_.info().key_size + map_.info().value_size),
+      delete_size_(write_size_),
+      zeros_(map_.info().value_size),
+      scan_(map_, calls_, options_.now, options_.call_limit) {
+  probe();
+}
+
+// Batches of nothing: success if there is such a call, and no effect.
+void TargetMap::probe() {
+  std::vector<std::byte> key(std::max<std::size_t>(map_.info().key_size, 4));
+  std::vector<std::byte> value(map_.info().value_size);
+  std::uint32_t count = 0;
+  status_.update_batch = calls_.update_batch(map_.fd(), key.data(), value.data(), count) == 0;
+  count = 0;
+  status_.delete_batch = calls_.remove_batch(map_.fd(), key.data(), count) == 0;
+  count = 0;
+  status_.lookup_batch =
+      calls_.lookup_batch(map_.fd(), nullptr, key.data(), key.data(), value.data(), count) == 0;
+}
+
+std::optional<OperationError> TargetMap::refusal(const Operation& operation) const {
+  const MapInfo& info = map_.info();
+  const std::string prefix = "map \"" + info.name + "\": ";
+  const auto wrong_size = [&](const char* what, std::size_t is, std::size_t want) {
+    return permanent(prefix + what + " has " + std::to_string(is) + " bytes, not " +
+                     std::to_string(want));
+  };
+  const auto key = operation.key.bytes();
+  if (key.size() != info.key_size) return wrong_size("key", key.size(), info.key_size);
+  if (operation.value && operation.value->size() != info.value_size)
+    return wrong_size("value", operation.value->size(), info.value_size);
+  if (info.type == BPF_MAP_TYPE_LPM_TRIE && !is_canonical_lpm_key(key))
+    return permanent(prefix + "key has bits set past its prefix, or too long a prefix");
+  return std::nullopt;
+}
+
+OperationError TargetMap::failure(MapAction action, int error) const {
+  const MapInfo& info = map_.info();
+  const ErrorClass error_class = classify(error, action, info.type);
+  const std::string name = "map \"" + info.name + "\"";
+  if (error_class == ErrorClass::kCapacity)
+    return {error_class, error,
+            (is_array() ? "index is outside of " + name : name + " is full") + " (" +
+                std::to_string(info.max_entries) + " entries)"};
+  const char* doing = action == MapAction::kWrite    ? "write"
+                      : action == MapAction::kDelete ? "delete"
+                                                     : "read";
+  std::string text = name + ": " + doing + ": " + describe_errno(error);
+  if (error == EPERM) text += " (frozen or read-only?)";
+  if (error == EAGAIN && action == MapAction::kRead) text += " (it changes faster than it is read)";
+  return {error_class, error, std::move(text)};
+}
+
+std::expected<void, OperationError> TargetMap::ensure_open() {
+  if (!lost_) return {};
+  const auto lost = [&](int code, const std::string& reason) {
+    return std::unexpected(OperationError{ErrorClass::kTargetLost, code,
+                                          "map \"" + map_.info().name + "\" is lost: " + reason});
+  };
+  if (map_.pin_path().empty()) return lost(EBADF, "it has no pin to open it by");
+  auto opened = Map::open_pin(map_.pin_path());
+  if (!opened) return lost(opened.error().code, opened.error().text());
+  const MapInfo& info = opened->info();
+  if (info.type != map_.info().type || info.key_size != map_.info().key_size ||
+      info.value_size != map_.info().value_size)
+    return lost(EINVAL, map_.pin_path() + " is a map of another kind now");
+  map_.abandon();
+  map_ = std::move(*opened);
+  lost_ = false;
+  ++status_.reopened;
+  held_.clear();
+  seen_.clear();
+  scan_.begin();
+  probe();
+  return {};
+}
+
+void TargetMap::queue(std::size_t position, Round round) {
+  const Operation& operation = round.batch[position];
+  if (auto error = refusal(operation)) {
+    ++status_.errors[static_cast<std::size_t>(error->error_class)];
+    round.results[position].error = std::move(error);
+    return;
+  }
+  (operation.value ? writes_ : deletes_).push_back(static_cast<std::uint32_t>(position));
+}
+
+void TargetMap::run(Round round) {
+  if (const auto open = ensure_open(); !open) {
+    fail_all(round, open.error());
+  } else {
+    const std::uint64_t removed_before = status_.removed;
+    run(MapAction::kWrite, writes_, round);
+    keep_scan_in_place(round);
+    run(MapAction::kDelete, deletes_, round);
+    retry_what_did_not_fit(round, removed_before);
+  }
+  count_errors(writes_, round);
+  count_errors(deletes_, round);
+  writes_.clear();
+  deletes_.clear();
+}
+
+void TargetMap::fail_all(Round round, const OperationError& error) {
+  for (const std::uint32_t position : writes_) round.results[position].error = error;
+  for (const std::uint32_t position : deletes_) round.results[position].error = error;
+}
+
+void TargetMap::count_errors(const Positions& positions, Round round) {
+  for (const std::uint32_t position : positions)
+    if (const auto& error = round.results[position].error)
+      ++status_.errors[static_cast<std::size_t>(error->error_class)];
+}
+
+// Of a key as the kernel shows it.
+RowKey TargetMap::row_of(std::span<const std::byte> key) {
+  if (map_.info().type != BPF_MAP_TYPE_LPM_TRIE) return {index_, key};
+  key_.assign(key.begin(), key.end());
+  (void)canonicalize_lpm_key(key_);  // a trie holds no prefix that is too long
+  return {index_, key_};
+}
+
+// A hash that is read in batches goes on by bucket; everything else goes on from the last key read.
+void TargetMap::keep_scan_in_place(Round round) {
+  const bool by_bucket = map_.info().type == BPF_MAP_TYPE_HASH && status_.lookup_batch;
+  if (!scanning_ || by_bucket || is_array() || deletes_.empty()) return;
+  boost::unordered_flat_set<RowKey, RowKeyHash> going;
+  for (const std::uint32_t position : deletes_) going.insert(round.batch[position].key);
+  scan_.step_over([&](std::span<const std::byte> key) { return going.contains(row_of(key)); });
+}
+
+// The batch's deletes may have made room. And where there should have been room all along, "full"
+// may have been a passing state of the per-CPU lists that free elements wait in.
+void TargetMap::retry_what_did_not_fit(Round round, std::uint64_t removed_before) {
+  if (is_array()) return;
+  if (status_.removed == removed_before && held_.size() >= map_.info().max_entries) return;
+  Positions again;
+  for (const std::uint32_t position : writes_) {
+    const auto& error = round.results[position].error;
+    if (error && error->error_class == ErrorClass::kCapacity) again.push_back(position);
+  }
+  run(MapAction::kWrite, again, round);
+}
+
+void TargetMap::run(MapAction action, std::span<const std::uint32_t> positions, Round round) {
+  const bool has_batch =
+      action == MapAction::kWrite || is_array() ? status_.update_batch : status_.delete_batch;
+  const BatchSize& batch_size = action == MapAction::kWrite ? write_size_ : delete_size_;
+  while (!positions.empty()) {
+    const std::size_t size = has_batch ? std::min(positions.size(), batch_size.get()) : 1;
+    std::size_t done = 1;
+    if (size > 1)
+      done = run_batch(action, positions.first(size), round);
+    else
+      run_single(action, positions.front(), round, false);
+    positions = positions.subspan(done);
+  }
+}
+
+void TargetMap::gather(std::span<const std::uint32_t> positions, Round round) {
+  keys_.clear();
+  values_.clear();
+  for (const std::uint32_t position : positions) {
+    const Operation& operation = round.batch[position];
+    append(keys_, operation.key.bytes());
+    append(values_,
+           operation.value ? operation.value->bytes() : std::span<const std::byte>(zeros_));
+  }
+}
+
+int TargetMap::call_batch(MapAction action, std::uint32_t& count) {
+  BatchSize& batch_size = action == MapAction::kWrite ? write_size_ : delete_size_;
+  const std::uint32_t passed = count;
+  const auto start = options_.now();
+  const int error = action == MapAction::kWrite || is_array()
+                        ? calls_.update_batch(map_.fd(), keys_.data(), values_.data(), count)
+                        : calls_.remove_batch(map_.fd(), keys_.data(), count);
+  if (error == 0) batch_size.record(passed, options_.now() - start);
+  return error;
+}
+
+// Returns how many positions it has settled, at least one.
+std::size_t TargetMap::run_batch(MapAction action, std::span<const std::uint32_t> positions,
+                                 Round round) {
+  gather(positions, round);
+  auto count = static_cast<std::uint32_t>(positions.size());
+  const int error = call_batch(action, count);
+  const bool exact =
+      error == 0 ? count == positions.size() : is_element_error(error) && count < positions.size();
+  if (!exact) {
+    // Nobody knows which were done. Both actions can be repeated.
+    for (const std::uint32_t position : positions) run_single(action, position, round, true);
+    return positions.size();
+  }
+  for (const std::uint32_t position : positions.first(count)) settle(action, position, round, 0);
+  if (error == 0) return count;
+  settle(action, positions[count], round, error);
+  return std::size_t{count} + 1;
+}
+
+// `may_be_done`: a batch call that did not say how far it got had this element.
+void TargetMap::run_single(MapAction action, std::uint32_t position, Round round,
+                           bool may_be_done) {
+  const Operation& operation = round.batch[position];
+  const std::byte* key = operation.key.bytes().data();
+  int error = 0;
+  if (operation.value)
+    error = calls_.update(map_.fd(), key, operation.value->data());
+  else if (is_array())
+    error = calls_.update(map_.fd(), key, zeros_.data());
+  else
+    error = calls_.remove(map_.fd(), key);
+  // A parked row may wait for the room that the batch call made.
+  if (may_be_done && action == MapAction::kDelete && error == ENOENT &&
+      held_.contains(RowKeyHash{}(operation.key)))
+    error = 0;
+  settle(action, position, round, error);
+}
+
+void TargetMap::settle(MapAction action, std::uint32_t position, Round round, int error) {
+  const Operation& operation = round.batch[position];
+  Result& result = round.results[position];
+  result.error.reset();
+  // An array has no element past its end: it is as absent as can be.
+  const bool was_absent = action == MapAction::kDelete && error == (is_array() ? E2BIG : ENOENT);
+  if (error != 0 && !was_absent) {
+    lost_ = lost_ || error == EBADF;
+    result.error = failure(action, error);
+    return;
+  }
+  set_held(operation);
+  if (was_absent) return;
+  ++(action == MapAction::kWrite ? status_.written : status_.removed);
+  result.freed = action == MapAction::kDelete && !is_array();
+}
+
+void TargetMap::set_held(const Operation& operation) {
+  const bool held = operation.value && !(is_array() && is_zero(operation.value->bytes()));
+  const std::uint64_t hash = RowKeyHash{}(operation.key);
+  for (HeldSet* set : {&held_, &seen_}) {
+    if (set == &seen_ && !scanning_) continue;
+    if (held)
+      set->insert(hash);
+    else
+      set->erase(hash);
+  }
+}
+
+std::expected<void, OperationError> TargetMap::scan_begin() {
+  if (auto open = ensure_open(); !open) return open;
+  scan_.begin();
+  seen_.clear();
+  scanning_ = true;
+  return {};
+}
+
+std::expected<bool, OperationError> TargetMap::scan_next(
+    std::size_t max, std::vector<std::pair<RowKey, RowValue>>& entries) {
+  if (auto open = ensure_open(); !open) return std::unexpected(open.error());
+  const auto visit = [&](std::span<const std::byte> key, std::span<const std::byte> value) {
+    if (is_array() && is_zero(value)) return;
+    RowKey row = row_of(key);
+    seen_.insert(RowKeyHash{}(row));
+    entries.emplace_back(std::move(row), RowValue(value));
+  };
+  const auto end = scan_.next(status_.lookup_batch, max, visit);
+  if (!end) {
+    lost_ = lost_ || end.error() == EBADF;
+    scanning_ = false;
+    seen_.clear();
+    return std::unexpected(failure(MapAction::kRead, end.error()));
+  }
+  if (*end) {
+    held_ = std::exchange(seen_, HeldSet());
+    scanning_ = false;
+  }
+  return *end;
+}
+
+MapStatus TargetMap::status() const {
+  MapStatus status = status_;
+  status.info = map_.info();
+  status.entries = held_.size();
+  return status;
+}
+
+}  // namespace mapgate::maps

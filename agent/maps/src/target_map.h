@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <boost/unordered/unordered_flat_set.hpp>
+
+#include <mapgate/maps/map_operations.h>
+
+#include "agent/maps/src/batch_size.h"
+#include "agent/maps/src/map_scan.h"
+
+namespace mapgate::maps {
+
+// One map of MapOperations. Operations are queued, then run in one round.
+class TargetMap {
+ public:
+  using Operation = reconciler::Operation<RowKey, RowValue>;
+  using Result = reconciler::OperationResult;
+  // The batch that queued positions refer to, and where its results go.
+  struct Round {
+    std::span<const Operation> batch;
+    std::span<Result> results;
+  };
+
+  TargetMap(MapIndex index, Map map, MapCalls& calls, MapOperations::Options options);
+
+  void queue(std::size_t position, Round round);
+  [[nodiscard]] bool has_work() const { return !writes_.empty() || !deletes_.empty(); }
+  void run(Round round);
+
+  [[nodiscard]] std::expected<void, reconciler::OperationError> scan_begin();
+  [[nodiscard]] std::expected<bool, reconciler::OperationError> scan_next(
+      std::size_t max, std::vector<std::pair<RowKey, RowValue>>& entries);
+
+  [[nodiscard]] MapStatus status() const;
+
+ private:
+  using Positions = std::vector<std::uint32_t>;
+  // Which elements are held, by the hash of their key: 9 bytes each, and two keys of one hash only
+  // make the count wrong.
+  using HeldSet = boost::unordered_flat_set<std::uint64_t>;
+
+  [[nodiscard]] bool is_array() const { return map_.info().type == BPF_MAP_TYPE_ARRAY; }
+  void probe();
+  [[nodiscard]] std::optional<reconciler::OperationError> refusal(const Operation& operation) const;
+  [[nodiscard]] reconciler::OperationError failure(MapAction action, int error) const;
+  [[nodiscard]] std::expected<void, reconciler::OperationError> ensure_open();
+
+  void run(MapAction action, std::span<const std::uint32_t> positions, Round round);
+  [[nodiscard]] std::size_t run_batch(MapAction action, std::span<const std::uint32_t> positions,
+                                      Round round);
+  void run_single(MapAction action, std::uint32_t position, Round round, bool may_be_done);
+  [[nodiscard]] int call_batch(MapAction action, std::uint32_t& count);
+  void gather(std::span<const std::uint32_t> positions, Round round);
+  void settle(MapAction action, std::uint32_t position, Round round, int error);
+  [[nodiscard]] RowKey row_of(std::span<const std::byte> key);
+  void keep_scan_in_place(Round round);
+  void retry_what_did_not_fit(Round round, std::uint64_t removed_before);
+  void fail_all(Round round, const reconciler::OperationError& error);
+  void count_errors(const Positions& positions, Round round);
+  void set_held(const Operation& operation);
+
+  MapIndex index_;
+  Map map_;
+  MapCalls& calls_;
+  MapOperations::Options options_;
+  BatchSize write_size_;
+  BatchSize delete_size_;
+  MapStatus status_;  // info and entries are filled in by status()
+  bool lost_ = false;
+
+  Positions writes_;
+  Positions deletes_;
+  std::vector<std::byte> keys_;
+  std::vector<std::byte> values_;
+  std::vector<std::byte> key_;    // row_of's
+  std::vector<std::byte> zeros_;  // an array's absent value
+
+  HeldSet held_;
+  HeldSet seen_;  // of the scan that is going on
+  bool scanning_ = false;
+  MapScan scan_;
+};
+
+}  // namespace mapgate::maps
