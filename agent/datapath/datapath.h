@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "agent/datapath/error.h"
+#include "bpf/abi.h"
+
+namespace mapgate::datapath {
+
+// Names of the maps whose rows are desired state (agent/maps writes them); bpf/abi.h has their
+// layout.
+inline constexpr std::string_view kWorkloadsMap = "mg_workloads";
+inline constexpr std::string_view kAddressesMap = "mg_addresses";
+inline constexpr std::string_view kPrefixesMap = "mg_prefixes";
+inline constexpr std::string_view kPortsMap = "mg_ports";
+
+struct Options {
+  // A directory of its own on a bpffs. Made if missing; holds maps/, programs/ and links/<cgroup
+  // id>/.
+  std::filesystem::path bpffs = "/sys/fs/bpf/mapgate";
+  // The cgroup v2 mount point; empty: found in /proc/self/mountinfo.
+  std::filesystem::path cgroup_root;
+  // Sizes of the maps. A map pinned with another size is an error: maps are not resized here.
+  std::uint32_t max_addresses = 131072;
+  std::uint32_t max_prefixes = 16384;
+  std::uint32_t max_ports = 16384;
+  std::uint32_t max_dns_flows = 16384;
+  std::uint32_t max_udp_peers = 65536;
+  // Judge sockets from other cgroups and AF_PACKET sockets too, if the kernel can (see
+  // Capabilities).
+  bool foreign_sockets = true;
+  // For tests and benchmarks: programs run by BPF_PROG_TEST_RUN belong to no cgroup, so they judge
+  // as this workload. 0, as in production: every program belongs to the workload its cgroup is
+  // bound to.
+  std::uint32_t test_workload = 0;
+};
+
+// What the kernel could not give, beyond what open() requires.
+struct Capabilities {
+  // What a workload connects or sends with a socket that it got from another cgroup is judged too.
+  bool foreign_sockets = false;
+  std::string foreign_sockets_missing;  // why not; empty if they are
+};
+
+struct Attachment {
+  std::uint64_t cgroup = 0;
+  std::uint32_t workload = 0;  // 0: attached, but not configured: denies everything
+  std::filesystem::path path;  // empty if the cgroup's path could not be found
+};
+
+// The proxy's ports on 127.0.0.1 and [::1], host byte order. One UDP port per slot and family,
+// because one socket may ask several resolvers and the port is all that tells their answers apart.
+// 0: not listening.
+struct ProxyPorts {
+  std::array<std::uint16_t, MG_DNS_SLOTS> udp4{};
+  std::array<std::uint16_t, MG_DNS_SLOTS> udp6{};
+  std::uint16_t tcp4 = 0;
+  std::uint16_t tcp6 = 0;
+
+  friend bool operator==(const ProxyPorts&, const ProxyPorts&) = default;
+};
+
+// IPv6, or IPv4 mapped into IPv6; network byte order.
+using Address = std::array<std::uint8_t, 16>;
+
+// Where a query that reached the proxy really was sent, and by whom.
+struct DnsFlow {
+  std::uint32_t workload = 0;
+  Address resolver{};
+  std::uint16_t port = 0;                           // host byte order
+  std::uint64_t cookie = 0;                         // the client's socket
+  std::chrono::steady_clock::time_point last_sent;  // last packet that left for the proxy
+};
+
+// Sums over all CPUs, since the map was made.
+using Counters = mg_counters;
+
+// The kernel side of mapgate: its programs, maps, links and pins. What it attaches stays attached
+// when the object or the process goes; the next open() adopts it. Not thread-safe. Needs CAP_BPF,
+// CAP_NET_ADMIN, CAP_PERFMON or root.
+class Datapath {
+ public:
+  // Opens or makes the pinned maps, loads the programs, and moves every pinned link to them: links
+  // of cgroups that are gone are dropped, missing ones added. No moment passes in which an attached
+  // cgroup is not enforced.
+  [[nodiscard]] static Result<Datapath> open(const Options& options);
+
+  Datapath(Datapath&&) noexcept;
+  Datapath& operator=(Datapath&&) noexcept;
+  ~Datapath();
+
+  // Attaches to the cgroup at this path (absolute, or relative to the cgroup root) and binds it to
+  // `workload` (1..MG_MAX_WORKLOADS-1). While the links go up the cgroup denies, as an unconfigured
+  // one does. If it is attached already, only the binding changes. Returns the cgroup's id.
+  [[nodiscard]] Result<std::uint64_t> attach(const std::filesystem::path& cgroup,
+                                             std::uint32_t workload);
+
+  // Ends enforcement for the cgroup. ENOENT if it is not attached.
+  [[nodiscard]] Result<void> detach(std::uint64_t cgroup);
+
+  // Forgets attachments whose cgroup is gone, with their pins. Returns the ids of those.
+  std::vector<std::uint64_t> drop_dead_attachments();
+
+  // In ascending order of cgroup id.
+  [[nodiscard]] std::vector<Attachment> attachments() const;
+
+  // Owned by the datapath; -1 if there is no map of this name.
+  [[nodiscard]] int map_fd(std::string_view name) const;
+
+  // The id of a loaded program, e.g. "mg_egress"; 0 if there is no program of this name.
+  [[nodiscard]] std::uint32_t program_id(std::string_view name) const;
+
+  // Owned by the datapath; -1 if there is no program of this name. For BPF_PROG_TEST_RUN.
+  [[nodiscard]] int program_fd(std::string_view name) const;
+
+  // Where port 53 is steered to. A port of 0 switches steering of that kind off: port 53 is then
+  // denied (audit: passes).
+  [[nodiscard]] Result<void> set_proxy_ports(const ProxyPorts& ports);
+
+  // As last set, by this process or an earlier one; all 0 at first.
+  [[nodiscard]] Result<ProxyPorts> proxy_ports() const;
+
+  // The flow that a client at `source`:`port` (host byte order) has with the proxy's `slot` (TCP:
+  // 0). protocol is IPPROTO_UDP or IPPROTO_TCP.
+  [[nodiscard]] std::optional<DnsFlow> lookup_flow(std::uint8_t protocol, std::uint32_t slot,
+                                                   const Address& source, std::uint16_t port) const;
+
+  // Exempts a socket of this process: never steered, never denied.
+  [[nodiscard]] Result<void> mark_own_socket(int socket);
+
+  // Readable when denial events wait; owned by the datapath.
+  [[nodiscard]] int denials_fd() const;
+
+  // Hands every waiting denial to `callback`; returns how many there were. Denials are rate limited
+  // per workload; those left out are counted in Counters::events_dropped.
+  std::size_t consume_denials(const std::function<void(const mg_denial&)>& callback);
+
+  [[nodiscard]] Result<Counters> counters(std::uint32_t workload) const;
+
+  [[nodiscard]] const Capabilities& capabilities() const;
+
+ private:
+  class Impl;
+  explicit Datapath(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace mapgate::datapath

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The programs that a workload's cgroup gets. connect() and sendmsg() fail with EPERM at once; the
+ * egress program is the backstop for everything that gets past them. */
+#include <linux/bpf.h>
+
+#include <bpf/bpf_helpers.h>
+
+#include "bpf/abi.h"
+#include "bpf/calls.bpf.h"
+#include "bpf/packet.bpf.h"
+#include "bpf/steering.bpf.h"
+#include "bpf/verdict.bpf.h"
+
+/* Not in the UAPI headers; the numbers are ABI (bpf_sock::state and ::type show them). */
+#define SOCK_STREAM 1
+#define SOCK_DGRAM 2
+
+struct {
+  __uint(type, BPF_MAP_TYPE_CGROUP_STORAGE);
+  __type(key, __u64); /* cgroup id: one value for all programs attached to the cgroup */
+  __type(value, struct mg_binding);
+} mg_bindings SEC(".maps");
+
+/* Set by the loader for BPF_PROG_TEST_RUN, which runs programs outside of any cgroup; 0 otherwise.
+ */
+const volatile __u32 test_workload = 0;
+
+static __always_inline __u32 current_workload(void) {
+  if (test_workload) return test_workload;
+  return ((struct mg_binding*)bpf_get_local_storage(&mg_bindings, 0))->workload;
+}
+
+/* --- connect() and sendmsg() --- */
+
+static __always_inline int handle_own_call(struct bpf_sock_addr* ctx, int ipv6, int hook) {
+  __u32 workload = current_workload();
+  note_judged(ctx, workload);
+  return handle_call(ctx, ipv6, hook, workload, 1);
+}
+
+SEC("cgroup/connect4")
+int mg_connect4(struct bpf_sock_addr* ctx) {
+  return handle_own_call(ctx, 0, MG_HOOK_CONNECT);
+}
+
+SEC("cgroup/connect6")
+int mg_connect6(struct bpf_sock_addr* ctx) {
+  return handle_own_call(ctx, 1, MG_HOOK_CONNECT);
+}
+
+SEC("cgroup/sendmsg4")
+int mg_sendmsg4(struct bpf_sock_addr* ctx) {
+  return handle_own_call(ctx, 0, MG_HOOK_SENDMSG);
+}
+
+SEC("cgroup/sendmsg6")
+int mg_sendmsg6(struct bpf_sock_addr* ctx) {
+  return handle_own_call(ctx, 1, MG_HOOK_SENDMSG);
+}
+
+/* --- recvmsg() and getpeername(): show the resolver that was asked, not the proxy --- */
+
+static __always_inline int unsteer(struct bpf_sock_addr* ctx, int ipv6) {
+  __u8 address[16] __attribute__((aligned(4)));
+  read_user_address(ctx, ipv6, address);
+  if (!ctx->sk || !is_loopback(address)) return PASS;
+  int slot = proxy_slot(address, ctx->user_port, ctx->protocol);
+  struct mg_dns_slot steered = {};
+  if (find_steered(ctx->sk, slot, &steered))
+    write_user_address(ctx, ipv6, steered.resolver, steered.port);
+  return PASS;
+}
+
+SEC("cgroup/recvmsg4")
+int mg_recvmsg4(struct bpf_sock_addr* ctx) {
+  return unsteer(ctx, 0);
+}
+
+SEC("cgroup/recvmsg6")
+int mg_recvmsg6(struct bpf_sock_addr* ctx) {
+  return unsteer(ctx, 1);
+}
+
+SEC("cgroup/getpeername4")
+int mg_getpeername4(struct bpf_sock_addr* ctx) {
+  return unsteer(ctx, 0);
+}
+
+SEC("cgroup/getpeername6")
+int mg_getpeername6(struct bpf_sock_addr* ctx) {
+  return unsteer(ctx, 1);
+}
+
+/* --- packets --- */
+
+/* Was this packet's connection judged before? True for TCP sockets past SYN_SENT, and for what TCP
+ * answers with (SYN-ACKs, packets of TIME_WAIT). Raw sockets of protocol TCP have another type, and
+ * are judged. */
+static __always_inline int is_judged_tcp(struct bpf_sock* sk, struct bpf_sock* full) {
+  if (full)
+    return full->type == SOCK_STREAM && full->protocol == IPPROTO_TCP &&
+           full->state != BPF_TCP_SYN_SENT;
+  return sk->state == BPF_TCP_NEW_SYN_RECV || sk->state == BPF_TCP_TIME_WAIT;
+}
+
+/* 0 to pass, else the reason to deny. */
+static __always_inline int judge_steered_packet(struct __sk_buff* skb, struct bpf_sock* sk,
+                                                const struct packet* packet, int slot) {
+  struct mg_dns_slot steered = {};
+  if (!sk || !find_steered(sk, slot, &steered)) return MG_REASON_PROXY_PORT;
+  record_flow(skb, packet->source, packet->source_port, packet->to.protocol, slot, &steered);
+  return 0;
+}
+
+static __always_inline int judge_packet(struct __sk_buff* skb, struct bpf_sock* sk,
+                                        struct packet* packet, const struct mg_workload* workload) {
+  const struct destination* to = &packet->to;
+  if (is_dns(to)) return MG_REASON_DNS_UNSTEERED;
+  if (is_loopback(to->key.address)) {
+    int slot = proxy_slot(to->key.address, to->port, to->protocol);
+    if (slot >= 0) return judge_steered_packet(skb, sk, packet, slot);
+    if (workload->flags & MG_WORKLOAD_ALLOW_LOOPBACK) return 0;
+  }
+  int reason = judge(to);
+  if (reason && to->protocol == IPPROTO_UDP && is_udp_peer(to, packet->source_port)) return 0;
+  return reason;
+}
+
+SEC("cgroup_skb/egress")
+int mg_egress(struct __sk_buff* skb) {
+  struct bpf_sock* sk = skb->sk;
+  if (!sk) return PASS; /* the kernel's own; the hook is not called for these */
+  struct bpf_sock* full = bpf_sk_fullsock(sk);
+  if (is_judged_tcp(sk, full)) return PASS;
+
+  struct packet packet = {};
+  packet.to.key.workload = current_workload();
+  struct mg_workload* workload = configured_workload(packet.to.key.workload);
+  int reason = parse_packet(skb, &packet);
+  if (!workload)
+    reason = MG_REASON_UNCONFIGURED;
+  else if (!reason)
+    reason = judge_packet(skb, full, &packet, workload);
+  if (!reason || (full && is_own_socket(full))) return PASS;
+  return deny(&packet.to, 0, MG_HOOK_PACKET, reason);
+}
+
+/* Remembers who sent a UDP packet, so that the answer may leave. Refreshes an entry at most once a
+ * second. */
+static __always_inline void remember_udp_peer(const struct packet* packet) {
+  struct mg_udp_peer_key key = {
+      .workload = current_workload(), .port = packet->source_port, .local_port = packet->to.port};
+  copy_address(key.address, packet->source);
+  struct mg_udp_peer now = {.last_seen = bpf_ktime_get_ns()};
+  struct mg_udp_peer* peer = bpf_map_lookup_elem(&mg_udp_peers, &key);
+  if (!peer)
+    bpf_map_update_elem(&mg_udp_peers, &key, &now, BPF_ANY);
+  else if (now.last_seen - peer->last_seen > 1000000000ULL)
+    peer->last_seen = now.last_seen;
+}
+
+SEC("cgroup_skb/ingress")
+int mg_ingress(struct __sk_buff* skb) {
+  struct packet packet = {};
+  struct bpf_sock* sk = skb->sk;
+  if (!sk) return PASS;
+  struct bpf_sock* full = bpf_sk_fullsock(sk);
+  if (!full || full->protocol != IPPROTO_UDP || full->type != SOCK_DGRAM) return PASS;
+  if (parse_packet(skb, &packet) || packet.to.protocol != IPPROTO_UDP) return PASS;
+  /* The proxy's answers: one entry for each query would only push others out. */
+  if (is_loopback(packet.source) && proxy_slot(packet.source, packet.source_port, IPPROTO_UDP) >= 0)
+    return PASS;
+  remember_udp_peer(&packet);
+  return PASS;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
