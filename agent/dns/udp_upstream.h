@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <boost/functional/hash.hpp>
+#include <boost/unordered/unordered_flat_map.hpp>
+#include <memory>
+#include <vector>
+
+#include "agent/dns/datagrams.h"
+#include "agent/dns/flow_source.h"
+#include "agent/dns/upstream.h"
+
+namespace mapgate::dns {
+
+// Forwards queries over UDP. Each resolver has a few connected sockets with ports that the kernel
+// chose at random; a query takes a random one of them, and each is replaced after some queries or
+// some time, so that an attacker off the path has to guess id and port (RFC 5452).
+class UdpUpstream final : public Upstream {
+ public:
+  UdpUpstream(boost::asio::io_context& io, FlowSource& flows, RandomSource& random,
+              DatagramReceiver& receiver, SendBatches& batches, Deadlines& deadlines,
+              UpstreamCounters& counters);
+  ~UdpUpstream();
+
+  void start(Exchange& exchange) override;
+
+ private:
+  class Socket;
+  static constexpr std::size_t kSocketsPerResolver = 4;
+  using Sockets = std::array<std::unique_ptr<Socket>, kSocketsPerResolver>;
+  struct EndpointHash {
+    std::size_t operator()(const Endpoint& endpoint) const {
+      std::size_t seed = hash_value(endpoint.address);
+      boost::hash_combine(seed, endpoint.port);
+      return seed;
+    }
+  };
+
+  // The socket for the next query; null if none can be had.
+  Socket* choose(const Endpoint& resolver);
+  std::unique_ptr<Socket> open(const Endpoint& resolver);
+  void retire(std::unique_ptr<Socket>& socket);
+  // Retires the sockets that are old, and closes the retired ones that wait for nothing.
+  void sweep();
+
+  boost::asio::io_context& io_;
+  FlowSource& flows_;
+  RandomSource& random_;
+  DatagramReceiver& receiver_;
+  SendBatches& batches_;
+  Deadlines& deadlines_;
+  UpstreamCounters& counters_;
+  boost::unordered_flat_map<Endpoint, Sockets, EndpointHash> resolvers_;
+  std::vector<std::unique_ptr<Socket>> retired_;
+  std::size_t open_sockets_ = 0;
+  Alarm sweep_alarm_;
+};
+
+}  // namespace mapgate::dns
