@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reconciler in two minutes: a table of people's shells is mirrored into a "target", here a std::map that
-// refuses the first write, as kernels sometimes do. We wait until the target really holds what we asked for.
+// The reconciler in two minutes: a table of people's shells is mirrored into a "target", here a
+// std::map that refuses the first write, as kernels sometimes do. We wait until the target really
+// holds what we asked for.
 #include <cerrno>
 #include <chrono>
 #include <future>
@@ -18,7 +19,8 @@ using Shell = std::string;
 // 1. Say how to write to your target.
 class ShellFile : public Operations<Name, Shell> {
  public:
-  void apply(std::span<const Operation<Name, Shell>> batch, std::span<OperationResult> results) override {
+  void apply(std::span<const Operation<Name, Shell>> batch,
+             std::span<OperationResult> results) override {
     for (std::size_t i = 0; i < batch.size(); ++i) {
       if (busy_-- > 0) {
         results[i].error = OperationError{ErrorClass::kTransient, EBUSY, "the file is locked"};
@@ -31,8 +33,8 @@ class ShellFile : public Operations<Name, Shell> {
   }
   // Only resync reads the target back.
   std::expected<void, OperationError> scan_begin() override { return {}; }
-  std::expected<bool, OperationError> scan_next(std::size_t,
-                                                std::vector<std::pair<Name, Shell>>& entries) override {
+  std::expected<bool, OperationError> scan_next(
+      std::size_t, std::vector<std::pair<Name, Shell>>& entries) override {
     entries.assign(shells_.begin(), shells_.end());
     return true;
   }

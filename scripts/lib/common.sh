@@ -65,7 +65,7 @@ build() {
   if command -v ccache >/dev/null; then
     export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
   fi
-  cd "$top"
+  cd "$top" || die "no folder $top"
   quietly cmake --preset "$preset" || die "configuring $preset failed"
   say "building $preset${*:+: $*}"
   quietly cmake --build --preset "$preset" ${1:+--target "$@"} || die "building $preset failed"

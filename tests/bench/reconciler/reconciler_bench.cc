@@ -239,7 +239,8 @@ std::vector<double> gated_latencies() {
   ObjectReconciler reconciler(table, target);
   write(table, 0, kMillion, 0);
   const ThreadDriver driver(reconciler);
-  for (Object object = kMillion; reconciler.progress().pending > kMillion * 9 / 10; ++object) {
+  Object object = kMillion;
+  do {
     std::atomic<bool> opened = false;
     TimePoint opened_at;
     const TimePoint start = now();
@@ -258,7 +259,8 @@ std::vector<double> gated_latencies() {
       }
     }
     latencies.push_back(std::chrono::duration<double, std::micro>(opened_at - start).count());
-  }
+    ++object;
+  } while (reconciler.progress().pending > kMillion * 9 / 10);
   return latencies;
 }
 

@@ -292,7 +292,8 @@ class Reconciler {
     return deadline && (!earliest || *deadline < *earliest);
   }
   // The driver has to know of a deadline earlier than those it waits for.
-  GateTicket opened(std::optional<GateId> gate, bool earliest, std::unique_lock<std::mutex>& lock) {
+  GateTicket opened(std::optional<GateId> gate, bool earliest,
+                    std::unique_lock<detail::TableMutex>& lock) {
     lock.unlock();
     if (!gate) return std::unexpected(GateRefusal::kTooMany);
     if (earliest) follower_.wake();
@@ -301,7 +302,7 @@ class Reconciler {
 
   void collect(TimePoint now, const Budget& budget) {
     batch_.clear();
-    const std::lock_guard lock(table_.mutex_);
+    const std::lock_guard lock(driver_side_);
     follower_.gates.expire(now);
     follower_.ledger.collect(now, budget, only_urgent_, batch_rows_);
     batch_.reserve(batch_rows_.size());
@@ -314,7 +315,7 @@ class Reconciler {
 
   void settle(TimePoint now) {
     freed_.clear();
-    const std::lock_guard lock(table_.mutex_);
+    const std::lock_guard lock(driver_side_);
     for (std::size_t i = 0; i < batch_rows_.size(); ++i) {
       if (results_[i].error) {
         settle_failure(batch_rows_[i], results_[i], now);
@@ -354,7 +355,7 @@ class Reconciler {
   void run_finished_gates() {
     std::vector<detail::GateBook::Finished> finished;
     {
-      const std::lock_guard lock(table_.mutex_);
+      const std::lock_guard lock(driver_side_);
       follower_.gates.watermark_at(watermark());
       follower_.gates.take_finished(finished);
     }
@@ -368,7 +369,7 @@ class Reconciler {
 
   // What is due now, and what is next, the work of this round's callbacks included.
   [[nodiscard]] StepResult outlook(TimePoint now) const {
-    const std::lock_guard lock(table_.mutex_);
+    const std::lock_guard lock(driver_side_);
     StepResult result{.operations = batch_.size()};
     result.more = follower_.ledger.due(now, only_urgent_) || follower_.gates.has_finished() ||
                   phase_ != ResyncPhase::kIdle || resync_due(now);
@@ -406,7 +407,7 @@ class Reconciler {
 
   void begin_resync(TimePoint now) {
     {
-      const std::lock_guard lock(table_.mutex_);
+      const std::lock_guard lock(driver_side_);
       if (!resync_due(now)) return;
       resync_.requested = false;
       follower_.ledger.begin_scan();
@@ -420,7 +421,7 @@ class Reconciler {
     found_.clear();
     auto at_end = operations_.scan_next(options_.resync_slice, found_);
     if (!at_end) return resync_failed(std::move(at_end.error()), now);
-    const std::lock_guard lock(table_.mutex_);
+    const std::lock_guard lock(driver_side_);
     for (const auto& [key, value] : found_) compare(key, value, now);
     if (*at_end) {
       only_urgent_ = false;
@@ -449,7 +450,7 @@ class Reconciler {
 
   // Realised rows that the scan has not seen are missing in the target.
   void sweep_slice(TimePoint now) {
-    const std::lock_guard lock(table_.mutex_);
+    const std::lock_guard lock(driver_side_);
     const auto end = static_cast<RowIndex>(
         std::min<std::size_t>(table_.rows_.size(), sweep_next_ + options_.resync_slice));
     for (; sweep_next_ < end; ++sweep_next_) {
@@ -468,7 +469,7 @@ class Reconciler {
   }
 
   void resync_failed(OperationError error, TimePoint now) {
-    const std::lock_guard lock(table_.mutex_);
+    const std::lock_guard lock(driver_side_);
     phase_ = ResyncPhase::kIdle;
     only_urgent_ = false;
     ++resync_.failed;
@@ -480,6 +481,7 @@ class Reconciler {
   }
 
   TableType& table_;
+  mutable detail::DriverSide driver_side_{table_.mutex_};
   Operations<Key, Value>& operations_;
   const Options options_;
   detail::Follower follower_;

@@ -17,6 +17,7 @@
 
 #include <mapgate/reconciler/detail/chunked_array.h>
 #include <mapgate/reconciler/detail/follower.h>
+#include <mapgate/reconciler/detail/table_mutex.h>
 #include <mapgate/reconciler/types.h>
 
 namespace mapgate::reconciler {
@@ -407,7 +408,7 @@ class Table {
                        [](const Source& source) { return source.complete; });
   }
 
-  mutable std::mutex mutex_;
+  mutable detail::TableMutex mutex_;
   const Epoch epoch_;
   Revision revision_ = 0;
   detail::ChunkedArray<Row> rows_;
