@@ -228,9 +228,10 @@ void print_entries(const Json& body) {
 void print_names(const Json& body) {
   std::vector<Row> rows;
   for (const Json& entry : body["names"]) {
-    rows.push_back({cell(entry["workload"]),
-                    entry["name"] == "" ? "(unknown)" : cell(entry["name"]), cell(entry["address"]),
-                    cell(entry["ports"]), cell(entry["expires_seconds"]) + " s"});
+    rows.push_back(
+        {cell(entry["workload"]),
+         entry["name"].get_ref<const std::string&>().empty() ? "(unknown)" : cell(entry["name"]),
+         cell(entry["address"]), cell(entry["ports"]), cell(entry["expires_seconds"]) + " s"});
   }
   print_table({"WORKLOAD", "NAME", "ADDRESS", "PORTS", "EXPIRES IN"}, rows);
 }

@@ -14,7 +14,8 @@ import isolation  # noqa: E402
 
 ROUNDS = 3
 NAMES_PER_ROUND = 20000
-SERIAL_NAMES_PER_ROUND = 2000
+SERIAL_ROUNDS = 9
+SERIAL_NAMES_PER_ROUND = 1500
 DNSMASQ = "192.0.2.54"
 ZONE = "new.test"
 # What a run without holding starts the daemon with.
@@ -113,7 +114,7 @@ def serial(world, names):
 
 def measure_serial(world, names):
     held, unheld = [], []
-    for turn in range(ROUNDS):
+    for turn in range(SERIAL_ROUNDS):
         restart_daemon(world)
         held.append(serial(world, names.take(SERIAL_NAMES_PER_ROUND)))
         restart_daemon(world, *NO_HOLD)
@@ -126,7 +127,7 @@ def measure_serial(world, names):
 
 
 def main():
-    total = ROUNDS * (NAMES_PER_ROUND + 2 * SERIAL_NAMES_PER_ROUND)
+    total = ROUNDS * NAMES_PER_ROUND + 2 * SERIAL_ROUNDS * SERIAL_NAMES_PER_ROUND
     with harness.World() as world:
         names = Names(world, total)
         world.resolver.publish()
