@@ -114,12 +114,13 @@ struct mg_dns_flow {
   __u64 last_sent; /* CLOCK_MONOTONIC, ns */
 };
 
-/* mg_udp_peers: LRU hash, written when a UDP packet comes in: its answer may leave. */
+/* mg_udp_peers: LRU hash, written when a UDP packet comes in: its answer may leave, from the socket
+ * that it came to. Not by local port: another network namespace has the same ones. */
 struct mg_udp_peer_key {
-  __u32 workload;
+  __u64 cookie; /* of the socket */
   __u8 address[16];
   __be16 port;
-  __be16 local_port;
+  __u16 reserved[3];
 };
 
 struct mg_udp_peer {

@@ -67,9 +67,10 @@ static __always_inline void steer_call(struct bpf_sock_addr* ctx, int ipv6, stru
   write_user_address(ctx, ipv6, loopback, port);
 }
 
-/* 0 to pass, else the reason to deny. */
+/* 0 to pass, else the reason to deny. `packets_judged`: the workload's programs see what the socket
+ * sends. */
 static __always_inline int judge_call(struct bpf_sock_addr* ctx, struct destination* to, int hook,
-                                      const struct mg_workload* workload) {
+                                      int packets_judged, const struct mg_workload* workload) {
   if (is_loopback(to->key.address)) {
     int slot = proxy_slot(to->key.address, to->port, to->protocol);
     struct mg_dns_slot steered = {};
@@ -77,9 +78,9 @@ static __always_inline int judge_call(struct bpf_sock_addr* ctx, struct destinat
     if (slot >= 0) return find_steered(ctx->sk, slot, &steered) ? 0 : MG_REASON_PROXY_PORT;
     if (workload->flags & MG_WORKLOAD_ALLOW_LOOPBACK) return 0;
   }
-  int reason =
-      hook == MG_HOOK_CONNECT && to->protocol != IPPROTO_TCP ? judge_address(to) : judge(to);
-  if (reason && to->protocol == IPPROTO_UDP && is_udp_peer(to, bpf_htons(ctx->sk->src_port)))
+  int only_address = hook == MG_HOOK_CONNECT && to->protocol != IPPROTO_TCP && packets_judged;
+  int reason = only_address ? judge_address(to) : judge(to);
+  if (reason && to->protocol == IPPROTO_UDP && is_udp_peer(to, bpf_get_socket_cookie(ctx)))
     return 0;
   return reason;
 }
@@ -107,7 +108,7 @@ static __always_inline int handle_call(struct bpf_sock_addr* ctx, int ipv6, int 
     }
     reason = steers ? MG_REASON_NO_PROXY : MG_REASON_DNS_UNSTEERED;
   } else if (workload) {
-    reason = judge_call(ctx, &to, hook, workload);
+    reason = judge_call(ctx, &to, hook, steers, workload);
   }
   if (!reason || is_own_socket(sk)) return PASS;
   return deny(&to, bpf_get_current_pid_tgid() >> 32, hook, reason);

@@ -122,7 +122,8 @@ static __always_inline int judge_packet(struct __sk_buff* skb, struct bpf_sock* 
     if (workload->flags & MG_WORKLOAD_ALLOW_LOOPBACK) return 0;
   }
   int reason = judge(to);
-  if (reason && to->protocol == IPPROTO_UDP && is_udp_peer(to, packet->source_port)) return 0;
+  if (reason && to->protocol == IPPROTO_UDP && is_udp_peer(to, bpf_get_socket_cookie(skb)))
+    return 0;
   return reason;
 }
 
@@ -131,12 +132,15 @@ int mg_egress(struct __sk_buff* skb) {
   struct bpf_sock* sk = skb->sk;
   if (!sk) return PASS; /* the kernel's own; the hook is not called for these */
   struct bpf_sock* full = bpf_sk_fullsock(sk);
-  if (is_judged_tcp(sk, full)) return PASS;
-
   struct packet packet = {};
+  int unparsable = parse_packet(skb, &packet);
+  /* Its destination is the connection's, unless a routing header or an option sends it elsewhere.
+   */
+  if (!unparsable && is_judged_tcp(sk, full)) return PASS;
+
   packet.to.key.workload = current_workload();
   struct mg_workload* workload = configured_workload(packet.to.key.workload);
-  int reason = parse_packet(skb, &packet);
+  int reason = unparsable;
   if (!workload)
     reason = MG_REASON_UNCONFIGURED;
   else if (!reason)
@@ -147,9 +151,8 @@ int mg_egress(struct __sk_buff* skb) {
 
 /* Remembers who sent a UDP packet, so that the answer may leave. Refreshes an entry at most once a
  * second. */
-static __always_inline void remember_udp_peer(const struct packet* packet) {
-  struct mg_udp_peer_key key = {
-      .workload = current_workload(), .port = packet->source_port, .local_port = packet->to.port};
+static __always_inline void remember_udp_peer(struct __sk_buff* skb, const struct packet* packet) {
+  struct mg_udp_peer_key key = {.cookie = bpf_get_socket_cookie(skb), .port = packet->source_port};
   copy_address(key.address, packet->source);
   struct mg_udp_peer now = {.last_seen = bpf_ktime_get_ns()};
   struct mg_udp_peer* peer = bpf_map_lookup_elem(&mg_udp_peers, &key);
@@ -170,7 +173,7 @@ int mg_ingress(struct __sk_buff* skb) {
   /* The proxy's answers: one entry for each query would only push others out. */
   if (is_loopback(packet.source) && proxy_slot(packet.source, packet.source_port, IPPROTO_UDP) >= 0)
     return PASS;
-  remember_udp_peer(&packet);
+  remember_udp_peer(skb, &packet);
   return PASS;
 }
 

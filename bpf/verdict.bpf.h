@@ -102,10 +102,9 @@ static __always_inline int judge_address(const struct destination* to) {
   return learned_port_sets(to) | prefix_port_sets(to) ? 0 : MG_REASON_ADDRESS;
 }
 
-/* Did this peer send to our local port (network byte order) a short time ago? */
-static __always_inline int is_udp_peer(const struct destination* to, __be16 local_port) {
-  struct mg_udp_peer_key key = {
-      .workload = to->key.workload, .port = to->port, .local_port = local_port};
+/* Did this peer send to the socket of this cookie a short time ago? */
+static __always_inline int is_udp_peer(const struct destination* to, __u64 cookie) {
+  struct mg_udp_peer_key key = {.cookie = cookie, .port = to->port};
   copy_address(key.address, to->key.address);
   struct mg_udp_peer* peer = bpf_map_lookup_elem(&mg_udp_peers, &key);
   return peer && bpf_ktime_get_ns() - peer->last_seen < MG_UDP_PEER_TIMEOUT_NS;

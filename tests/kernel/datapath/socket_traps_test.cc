@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ways around connect() and sendmsg(), and what must not be caught by them.
+#include <arpa/inet.h>
 #include <bpf/bpf.h>
 #include <netinet/ip.h>
 #include <netinet/tcp.h>
@@ -8,6 +9,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "tests/kernel/datapath/fixture.h"
 
@@ -110,6 +114,7 @@ TEST_P(SocketTrapsTest, SocketsHandedInFromAnotherCgroupAreJudged) {
   ASSERT_TRUE(datapath_->capabilities().foreign_sockets)
       << datapath_->capabilities().foreign_sockets_missing;
   learn(world().allowed, kFirstSet);
+  learn(world().other, kSecondSet);
   add_all_ports(kFirstSet);
   UniqueFd server = serve(SOCK_DGRAM, Endpoint(world().unspecified, 0));
   UniqueFd listener = serve(SOCK_STREAM, Endpoint(world().unspecified, 0));
@@ -127,6 +132,12 @@ TEST_P(SocketTrapsTest, SocketsHandedInFromAnotherCgroupAreJudged) {
               if (::connect(stream.get(), tcp.address(), tcp.size()) == 0 || errno != EPERM)
                 return 103;
               if (exchange(datagram.get(), dns) != EPERM) return 104;
+              // Nobody judges the packets of such a socket, so its connect() is judged with the
+              // port.
+              const Endpoint other_port(world().other, udp_port);
+              if (::connect(datagram.get(), other_port.address(), other_port.size()) == 0 ||
+                  errno != EPERM)
+                return 105;
               const Endpoint allowed(world().allowed, tcp_port);
               if (::connect(stream.get(), allowed.address(), allowed.size()) != 0) return errno;
               if (::send(stream.get(), "x", 1, 0) != 1) return errno;
@@ -136,7 +147,7 @@ TEST_P(SocketTrapsTest, SocketsHandedInFromAnotherCgroupAreJudged) {
   EXPECT_TRUE(received(server.get()));
   EXPECT_FALSE(received(server.get()));
   EXPECT_EQ(counters().denied_sends, 2u);
-  EXPECT_EQ(counters().denied_connects, 2u);
+  EXPECT_EQ(counters().denied_connects, 3u);
   // This process is in no workload.
   EXPECT_EQ(udp_send({world().forbidden, udp_port}), 0);
 }
@@ -258,30 +269,68 @@ TEST_P(SocketTrapsTest, AnswersToWhatCameInPass) {
 TEST_P(SocketTrapsTest, PeerThatHasBeenSilentForLongIsAStranger) {
   UniqueFd client = serve(SOCK_DGRAM, Endpoint(world().forbidden, 0));
   const Endpoint to = Endpoint::local_of(client.get());
-  UniqueFd workload_socket;
   constexpr std::uint16_t kLocalPort = 7777;
-  mg_udp_peer_key key{};
-  key.workload = kWorkload;
-  std::ranges::copy(to.mapped(), key.address);
-  key.port = htons(to.port());
-  key.local_port = htons(kLocalPort);
-  const auto answer = [&] {
+  // Answers from a socket to which the peer has sent `ago` nanoseconds ago; `off`: to another
+  // socket, that is, on the same port of another network namespace.
+  const auto answer = [&](std::optional<std::uint64_t> ago, std::uint64_t off = 0) {
     return in_workload([&] {
       UniqueFd socket = serve(SOCK_DGRAM, Endpoint(world().allowed, kLocalPort));
+      if (ago) {
+        mg_udp_peer_key key{};
+        socklen_t size = sizeof key.cookie;
+        if (::getsockopt(socket.get(), SOL_SOCKET, SO_COOKIE, &key.cookie, &size) != 0)
+          return errno;
+        key.cookie += off;
+        std::ranges::copy(to.mapped(), key.address);
+        key.port = htons(to.port());
+        timespec now{};
+        ::clock_gettime(CLOCK_MONOTONIC, &now);
+        const mg_udp_peer peer{static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 - *ago};
+        if (bpf_map_update_elem(datapath_->map_fd("mg_udp_peers"), &key, &peer, BPF_ANY) != 0)
+          return errno;
+      }
       return exchange(socket.get(), to);
     });
   };
-  const auto seen = [&](std::uint64_t ago) {
-    timespec now{};
-    ::clock_gettime(CLOCK_MONOTONIC, &now);
-    const mg_udp_peer peer{static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 - ago};
-    ASSERT_EQ(bpf_map_update_elem(datapath_->map_fd("mg_udp_peers"), &key, &peer, BPF_ANY), 0);
-  };
-  EXPECT_EQ(answer(), EPERM);
-  seen(MG_UDP_PEER_TIMEOUT_NS / 2);
-  EXPECT_EQ(answer(), 0);
-  seen(MG_UDP_PEER_TIMEOUT_NS * 2);
-  EXPECT_EQ(answer(), EPERM);
+  EXPECT_EQ(answer({}), EPERM);
+  EXPECT_EQ(answer(MG_UDP_PEER_TIMEOUT_NS / 2), 0);
+  EXPECT_EQ(answer(MG_UDP_PEER_TIMEOUT_NS / 2, 1), EPERM);
+  EXPECT_EQ(answer(MG_UDP_PEER_TIMEOUT_NS * 2), EPERM);
+}
+
+// The connection was judged by its peer's address. What sends its packets elsewhere is not part of
+// that.
+TEST_P(SocketTrapsTest, EstablishedConnectionIsNotRoutedElsewhere) {
+  learn(world().allowed, kFirstSet);
+  add_all_ports(kFirstSet);
+  UniqueFd listener = serve(SOCK_STREAM, Endpoint(world().allowed, 0));
+  const Endpoint at = Endpoint::local_of(listener.get());
+  const int refused = in_workload([&] {
+    UniqueFd stream(::socket(GetParam(), SOCK_STREAM, 0));
+    if (::connect(stream.get(), at.address(), at.size()) != 0) return 101;
+    std::string route;
+    if (GetParam() == AF_INET) {  // loose source route, RFC 791
+      route = std::string("\x83\x07\x04", 3) + std::string(4, '\0') + '\x01';
+      ::inet_pton(AF_INET, world().forbidden.data(), route.data() + 3);
+    } else {  // segment routing header, RFC 8754
+      route = std::string("\x00\x04\x04\x01\x01\x00\x00\x00", 8) + std::string(32, '\0');
+      ::inet_pton(AF_INET6, world().allowed.data(), route.data() + 8);
+      ::inet_pton(AF_INET6, world().forbidden.data(), route.data() + 24);
+    }
+    const auto size = static_cast<socklen_t>(route.size());
+    const int set = GetParam() == AF_INET
+                        ? ::setsockopt(stream.get(), IPPROTO_IP, IP_OPTIONS, route.data(), size)
+                        : ::setsockopt(stream.get(), IPPROTO_IPV6, IPV6_RTHDR, route.data(), size);
+    if (set != 0) return 102;
+    // TCP keeps what was refused and sends it again later: the refusals are counted.
+    return ::send(stream.get(), "x", 1, 0) == 1 ? 0 : errno;
+  });
+  if (refused == 102) GTEST_SKIP() << "this kernel takes no such route";
+  EXPECT_EQ(refused, 0);
+  EXPECT_GE(counters().denied_packets, 1u);
+  const std::vector<mg_denial> events = denials();
+  ASSERT_FALSE(events.empty());
+  EXPECT_EQ(events.front().reason, MG_REASON_SOURCE_ROUTE);
 }
 
 // A connected flow (QUIC) survives the expiry of the address: its peer has answered.
