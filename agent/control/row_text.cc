@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "agent/policy/address.h"
+#include "agent/policy/port_set.h"
 #include "bpf/abi.h"
 
 namespace mapgate::control {
@@ -31,23 +32,6 @@ std::string describe_prefix(const mg_prefix_key& key) {
          std::to_string(v4 ? length - policy::Prefix::kMappedLength : length);
 }
 
-std::string describe_protocol(std::uint16_t protocol) {
-  switch (protocol) {
-    case IPPROTO_ICMP:
-      return "icmp";
-    case IPPROTO_TCP:
-      return "tcp";
-    case IPPROTO_UDP:
-      return "udp";
-    case IPPROTO_ICMPV6:
-      return "icmpv6";
-    case IPPROTO_SCTP:
-      return "sctp";
-    default:
-      return std::to_string(protocol);
-  }
-}
-
 struct PortText {
   std::string protocol;  // "all"
   std::string port;      // "443", "8000-8063"; empty: all
@@ -56,7 +40,7 @@ struct PortText {
 PortText describe_port(const mg_port_key& key) {
   const std::uint32_t bits = key.prefixlen - kWorkloadBits;
   if (bits < kProtocolBits) return {"all", {}};
-  PortText text{describe_protocol(ntohs(key.protocol)), {}};
+  PortText text{policy::protocol_name(ntohs(key.protocol)), {}};
   const std::uint32_t free_bits = kProtocolBits + kPortBits - bits;
   if (free_bits == kPortBits) return text;
   const std::uint32_t first = ntohs(key.port);

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "agent/policy/address.h"
+#include "agent/policy/port_set.h"
 
 namespace mapgate::engine {
 namespace {
@@ -54,23 +55,6 @@ std::string_view describe_hook(std::uint8_t hook) {
   }
 }
 
-std::string describe_protocol(std::uint8_t protocol) {
-  switch (protocol) {
-    case IPPROTO_TCP:
-      return "tcp";
-    case IPPROTO_UDP:
-      return "udp";
-    case IPPROTO_ICMP:
-      return "icmp";
-    case IPPROTO_ICMPV6:
-      return "icmpv6";
-    case IPPROTO_SCTP:
-      return "sctp";
-    default:
-      return fmt::format("protocol {}", protocol);
-  }
-}
-
 std::string process_name(std::uint32_t pid) {
   if (pid == 0) return {};
   std::string name;
@@ -107,7 +91,7 @@ std::string describe_denial(const mg_denial& denial, std::string_view workload,
       "{}: {} {} to {}{}{}:{} ({}){}{}: {}", workload.empty() ? "unknown workload" : workload,
       denial.audited != 0 ? "audit: would deny" : "denied", describe_hook(denial.hook),
       address.is_v4() ? "" : "[", address.to_string(), address.is_v4() ? "" : "]",
-      ntohs(denial.port), describe_protocol(denial.protocol), process.empty() ? "" : " by ",
+      ntohs(denial.port), policy::protocol_name(denial.protocol), process.empty() ? "" : " by ",
       process, describe_reason(denial.reason));
 }
 

@@ -6,9 +6,8 @@
 #include <utility>
 
 namespace mapgate::policy {
-namespace {
 
-std::string_view protocol_name(std::uint8_t protocol) {
+std::string protocol_name(std::uint16_t protocol) {
   switch (protocol) {
     case kIcmp:
       return "icmp";
@@ -20,11 +19,10 @@ std::string_view protocol_name(std::uint8_t protocol) {
       return "icmpv6";
     case kSctp:
       return "sctp";
+    default:
+      return "protocol " + std::to_string(protocol);
   }
-  return {};
 }
-
-}  // namespace
 
 PortSet PortSet::everything() {
   PortSet result;

@@ -15,6 +15,9 @@ inline constexpr std::uint8_t kUdp = 17;
 inline constexpr std::uint8_t kIcmpV6 = 58;
 inline constexpr std::uint8_t kSctp = 132;
 
+// As a canonical text names it; "protocol 47" for one that no port set can name.
+[[nodiscard]] std::string protocol_name(std::uint16_t protocol);
+
 // Ports `first`..`last` (both included) of a protocol; of ICMP and ICMPv6 the message types.
 struct PortRange {
   std::uint8_t protocol = 0;
