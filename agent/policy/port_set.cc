@@ -2,7 +2,6 @@
 #include "agent/policy/port_set.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 namespace mapgate::policy {
