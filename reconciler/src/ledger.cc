@@ -22,6 +22,11 @@ const char* Options::problem() const {
 }  // namespace mapgate::reconciler
 
 namespace mapgate::reconciler::detail {
+namespace {
+
+constexpr std::size_t kFewNewWork = 1024;
+
+}  // namespace
 
 Ledger::Ledger(const Options& options)
     : options_(options), random_state_(options.seed), retry_heap_(HeapPosition{&failures_}) {}
@@ -33,7 +38,7 @@ void Ledger::changed(RowIndex row, Revision revision, TimePoint now) {
   Entry& changed_entry = entry(row);
   switch (changed_entry.phase) {
     case Phase::kRealised:
-      append(row, revision);
+      append(row, row, revision);
       transition(changed_entry, Phase::kNew, false, now);
       return;
     case Phase::kNew:
@@ -43,7 +48,7 @@ void Ledger::changed(RowIndex row, Revision revision, TimePoint now) {
       if (!slot.changed) {
         slot.changed = true;
         slot.changed_at = now;
-        append(kInFlightNode | changed_entry.aux, revision);
+        append(row, kInFlightNode | changed_entry.aux, revision);
       }
       transition(changed_entry, Phase::kInFlight, false, now);
       return;
@@ -72,25 +77,9 @@ void Ledger::mark_urgent(RowIndex row) {
 // --- the driver's rounds
 // -------------------------------------------------------------------------------
 
-void Ledger::collect(TimePoint now, const Budget& budget, bool only_urgent,
-                     std::vector<RowIndex>& batch) {
+bool Ledger::collect_urgent(TimePoint now, std::size_t limit, std::vector<RowIndex>& batch) {
   slots_.clear();
   batch.clear();
-  collect_urgent(now, budget.new_work, batch);
-  const auto urgent_end = static_cast<std::ptrdiff_t>(batch.size());
-  collect_retries(now, budget.retries, batch);
-  const auto retries_end = static_cast<std::ptrdiff_t>(batch.size());
-  if (!only_urgent) collect_new(now, budget.new_work - static_cast<std::size_t>(urgent_end), batch);
-  if (retries_end == urgent_end) return;
-  const auto by_revision = [this](RowIndex a, RowIndex b) {
-    return entry(a).node.revision < entry(b).node.revision;
-  };
-  std::sort(batch.begin() + urgent_end, batch.begin() + retries_end, by_revision);
-  std::inplace_merge(batch.begin() + urgent_end, batch.begin() + retries_end, batch.end(),
-                     by_revision);
-}
-
-void Ledger::collect_urgent(TimePoint now, std::size_t limit, std::vector<RowIndex>& batch) {
   while (batch.size() < limit && !urgent_.empty()) {
     const RowIndex row = urgent_.front();
     urgent_.pop_front();
@@ -99,6 +88,29 @@ void Ledger::collect_urgent(TimePoint now, std::size_t limit, std::vector<RowInd
     waited.urgent = false;
     if (waited.phase == Phase::kNew) take(row, now, batch);
   }
+  return !batch.empty();
+}
+
+void Ledger::collect_others(TimePoint now, const Budget& budget, bool only_urgent,
+                            std::vector<RowIndex>& batch) {
+  slots_.clear();
+  batch.clear();
+  collect_repairs(now, budget.new_work, batch);
+  const std::size_t repairs = batch.size();
+  collect_retries(now, budget.retries, batch);
+  const std::size_t retries = batch.size() - repairs;
+  if (!only_urgent) collect_new(now, budget.new_work - repairs, batch);
+  if (retries == 0) return;
+  const auto by_revision = [this](RowIndex a, RowIndex b) {
+    return entry(a).node.revision < entry(b).node.revision;
+  };
+  const auto first_retry = batch.begin() + static_cast<std::ptrdiff_t>(repairs);
+  const auto first_new = first_retry + static_cast<std::ptrdiff_t>(retries);
+  std::sort(first_retry, first_new, by_revision);
+  std::inplace_merge(first_retry, first_new, batch.end(), by_revision);
+}
+
+void Ledger::collect_repairs(TimePoint now, std::size_t limit, std::vector<RowIndex>& batch) {
   while (batch.size() < limit && !repairs_.empty()) {
     const RowIndex row = repairs_.front();
     repairs_.pop_front();
@@ -119,12 +131,13 @@ void Ledger::collect_retries(TimePoint now, std::size_t limit, std::vector<RowIn
 }
 
 void Ledger::collect_new(TimePoint now, std::size_t limit, std::vector<RowIndex>& batch) {
-  for (std::size_t taken = 0; taken < limit && next_new_ != kNone;) {
-    assert((next_new_ & kInFlightNode) == 0);
-    const RowIndex row = next_new_;
-    next_new_ = entry(row).node.next;
-    if (entry(row).phase != Phase::kNew) continue;
-    take(row, now, batch);
+  constexpr std::size_t kAhead = 16;
+  for (std::size_t taken = 0; taken < limit && !new_work_.empty();) {
+    if (new_work_.size() > kAhead) prefetch(new_work_[kAhead].row);
+    const NewWork work = new_work_.front();
+    new_work_.pop_front();
+    if (!is_current(work)) continue;
+    take(work.row, now, batch);
     ++taken;
   }
 }
@@ -263,12 +276,10 @@ Revision Ledger::lowest_unreconciled(Revision next) const {
 }
 
 Revision Ledger::lowest_never_attempted(Revision next) const {
-  // As collect() does, and like it at most once for each place. Not past a change during an
-  // attempt: take_place().
-  while (next_new_ != kNone) {
-    if (next_new_ & kInFlightNode) return slots_[next_new_ & ~kInFlightNode].later.revision;
-    if (entry(next_new_).phase == Phase::kNew) return entry(next_new_).node.revision;
-    next_new_ = entry(next_new_).node.next;
+  for (; !new_work_.empty(); new_work_.pop_front()) {
+    const NewWork& work = new_work_.front();
+    if (is_current(work)) return entry(work.row).node.revision;
+    if (const auto later = later_revision(work)) return *later;
   }
   return next;
 }
@@ -324,7 +335,7 @@ const OperationError* Ledger::permanent_error(RowIndex row) const {
 
 bool Ledger::due(TimePoint now, bool only_urgent) const {
   if (!urgent_.empty() || !repairs_.empty()) return true;
-  if (next_new_ != kNone && !only_urgent) return true;
+  if (!new_work_.empty() && !only_urgent) return true;
   return !retry_heap_.empty() && retry_heap_.top_time() <= now;
 }
 
@@ -368,16 +379,35 @@ void Ledger::transition(Entry& entry, Phase phase, bool newest_failed, TimePoint
 // --- the list of unreconciled rows
 // ---------------------------------------------------------------------
 
-void Ledger::append(NodeId id, Revision revision) {
+void Ledger::append(RowIndex row, NodeId id, Revision revision) {
   node(id) = {.revision = revision, .previous = tail_, .next = kNone};
   (tail_ == kNone ? head_ : node(tail_).next) = id;
   tail_ = id;
-  if (next_new_ == kNone) next_new_ = id;
+  // While only urgent rows are attempted nothing leaves at the front.
+  if (new_work_.size() > 2 * pending_ + kFewNewWork) {
+    std::erase_if(new_work_, [this](const NewWork& work) {
+      return !is_current(work) && !later_revision(work);
+    });
+  }
+  new_work_.push_back({row, static_cast<std::uint32_t>(revision)});
+}
+
+bool Ledger::is_current(const NewWork& work) const {
+  const Entry& asked = entry(work.row);
+  return asked.phase == Phase::kNew && !asked.out_of_order &&
+         static_cast<std::uint32_t>(asked.node.revision) == work.revision;
+}
+
+std::optional<Revision> Ledger::later_revision(const NewWork& work) const {
+  const Entry& asked = entry(work.row);
+  if (asked.phase != Phase::kInFlight || !slots_[asked.aux].changed) return std::nullopt;
+  const Revision revision = slots_[asked.aux].later.revision;
+  if (static_cast<std::uint32_t>(revision) != work.revision) return std::nullopt;
+  return revision;
 }
 
 void Ledger::unlink(NodeId id) {
   const Node gone = node(id);
-  if (next_new_ == id) next_new_ = gone.next;
   (gone.previous == kNone ? head_ : node(gone.previous).next) = gone.next;
   (gone.next == kNone ? tail_ : node(gone.next).previous) = gone.previous;
 }
@@ -389,8 +419,6 @@ void Ledger::take_place(RowIndex row, NodeId later) {
   entry(row).node = place;
   (place.previous == kNone ? head_ : node(place.previous).next) = row;
   (place.next == kNone ? tail_ : node(place.next).previous) = row;
-  // collect() has not run since that change, so it has not passed this place.
-  if (next_new_ == later) next_new_ = row;
 }
 
 void Ledger::leave_unreconciled(RowIndex row) {

@@ -107,6 +107,33 @@ TEST_F(ResyncTest, AtStartDoesNotHoldRowsThatSomebodyWaitsFor) {
   EXPECT_TRUE(target.held.contains(1));
 }
 
+// Such a row leaves the queue of new work from its middle, which is tidied up now and then.
+TEST_F(ResyncTest, AtStartRowsThatSomebodyWaitsForMayChangeAnyNumberOfTimes) {
+  Options at_start = options;
+  at_start.start_with_resync = true;
+  TestTable fresh{Epoch::from_random(5, 6)};
+  const SourceId source = fresh.add_source("slow");
+  TestReconciler restarted{fresh, target, at_start};
+  const auto write = [&](int key, const std::string& value) {
+    auto transaction = fresh.begin();
+    transaction.put(key, value);
+    std::move(transaction).commit(now);
+  };
+  write(1, "bulk");
+  const std::vector<int> keys{2};
+  for (int i = 0; i < 5000; ++i) {
+    write(2, std::to_string(i));
+    ASSERT_TRUE(restarted.wait_for_rows(keys, {}, {}));
+    restarted.step(now);
+  }
+  EXPECT_EQ(target.attempts(2), 5000);
+  EXPECT_EQ(restarted.progress().lowest_never_attempted, 1U);
+  fresh.source_complete(source);
+  settle(restarted);
+  EXPECT_EQ(target.held, (std::map<int, std::string>{{1, "bulk"}, {2, "4999"}}));
+  EXPECT_EQ(target.attempts(1), 1);
+}
+
 TEST_F(ResyncTest, OpensGatesOfRowsThatItAdopts) {
   target.fail(1, transient());
   put(1, "a");

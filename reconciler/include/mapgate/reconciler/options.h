@@ -36,10 +36,12 @@ struct Options {
   [[nodiscard]] const char* problem() const;
 };
 
-// How much one step may take on. New work and retries do not eat each other's.
+// How much one step may take on. New work and retries do not eat each other's. Somebody who begins
+// to wait for a row waits for the batch that is under way: more does not make kernel calls much
+// cheaper, and makes that longer.
 struct Budget {
-  std::size_t new_work = 1024;
-  std::size_t retries = 256;
+  std::size_t new_work = 256;  // and as many rows that somebody waits for
+  std::size_t retries = 64;
 };
 
 }  // namespace mapgate::reconciler

@@ -106,20 +106,23 @@ class Reconciler {
   // for step(). At most once between two steps. Set it before other threads use the table.
   void set_wakeup(std::function<void()> wakeup) { follower_.wakeup = std::move(wakeup); }
 
-  // One round: ends gates that are due, carries out one batch, looks at one slice of a resync, and
-  // runs the callbacks of the gates that ended. `budget` holds at least 1 of each.
+  // Ends gates that are due; carries out a batch of the rows that somebody waits for, and runs the
+  // callbacks of the gates that ended; carries out a batch of the others, looks at one slice of a
+  // resync, and does so again. `budget` holds at least 1 of each.
   StepResult step(TimePoint now, const Budget& budget = {}) {
     assert(budget.new_work > 0 && budget.retries > 0);
     follower_.awake.store(false);
-    collect(now, budget);
-    if (!batch_.empty()) {
-      results_.assign(batch_.size(), {});
-      operations_.apply(batch_, results_);
-      settle(now);
+    std::size_t operations = 0;
+    if (collect_urgent(now, budget)) {
+      operations += carry_out_batch(now);
+      run_finished_gates();
     }
+    collect_others(now, budget);
+    operations += carry_out_batch(now);
     advance_resync(now);
+    open_revision_gates();
     run_finished_gates();
-    return outlook(now);
+    return outlook(now, operations);
   }
 
   // The smallest revision that the target does not hold; the next one when it holds everything.
@@ -300,17 +303,34 @@ class Reconciler {
     return *gate;
   }
 
-  void collect(TimePoint now, const Budget& budget) {
-    batch_.clear();
+  // False: nobody waits for a row that could be attempted.
+  [[nodiscard]] bool collect_urgent(TimePoint now, const Budget& budget) {
     const std::lock_guard lock(driver_side_);
     follower_.gates.expire(now);
-    follower_.ledger.collect(now, budget, only_urgent_, batch_rows_);
-    batch_.reserve(batch_rows_.size());
+    if (!follower_.ledger.collect_urgent(now, budget.new_work, batch_rows_)) return false;
+    fill_batch();
+    return true;
+  }
+  void collect_others(TimePoint now, const Budget& budget) {
+    const std::lock_guard lock(driver_side_);
+    follower_.ledger.collect_others(now, budget, only_urgent_, batch_rows_);
+    fill_batch();
+  }
+  void fill_batch() {
+    batch_.clear();
     for (const RowIndex row : batch_rows_) {
       const auto& stored = table_.rows_[row];
       batch_.push_back(
           {stored.key, stored.erased ? std::nullopt : std::optional<Value>(stored.value)});
     }
+  }
+
+  std::size_t carry_out_batch(TimePoint now) {
+    if (batch_.empty()) return 0;
+    results_.assign(batch_.size(), {});
+    operations_.apply(batch_, results_);
+    settle(now);
+    return batch_.size();
   }
 
   void settle(TimePoint now) {
@@ -352,11 +372,15 @@ class Reconciler {
     if (target_lost) resync_.requested = true;
   }
 
+  void open_revision_gates() {
+    const std::lock_guard lock(driver_side_);
+    follower_.gates.watermark_at(watermark());
+  }
+
   void run_finished_gates() {
     std::vector<detail::GateBook::Finished> finished;
     {
       const std::lock_guard lock(driver_side_);
-      follower_.gates.watermark_at(watermark());
       follower_.gates.take_finished(finished);
     }
     run(finished);
@@ -368,9 +392,9 @@ class Reconciler {
   }
 
   // What is due now, and what is next, the work of this round's callbacks included.
-  [[nodiscard]] StepResult outlook(TimePoint now) const {
+  [[nodiscard]] StepResult outlook(TimePoint now, std::size_t operations) const {
     const std::lock_guard lock(driver_side_);
-    StepResult result{.operations = batch_.size()};
+    StepResult result{.operations = operations};
     result.more = follower_.ledger.due(now, only_urgent_) || follower_.gates.has_finished() ||
                   phase_ != ResyncPhase::kIdle || resync_due(now);
     for (const auto time :

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -255,11 +257,34 @@ class Table {
     return slot == index_.end() ? kNone : slot->row;
   }
 
-  Commit commit(std::vector<std::pair<Key, std::optional<Value>>>& changes, TimePoint now) {
+  using Change = std::pair<Key, std::optional<Value>>;
+
+  // A change touches memory all over the table: that of the first few is fetched side by side
+  // rather than one after the other.
+  void prefetch(std::span<const Change> changes) const {
+    if (changes.size() < 2) return;
+    std::array<RowIndex, kPrefetched> found;
+    std::size_t count = 0;
+    for (const auto& [key, value] : changes.first(std::min(changes.size(), kPrefetched))) {
+      const RowIndex row = find_row(key);
+      if (row != kNone) found[count++] = row;
+    }
+    for (const RowIndex row : std::span(found).first(count)) {
+      for (const RowIndex neighbour : {rows_[row].previous, rows_[row].next}) {
+        if (neighbour != kNone) __builtin_prefetch(&rows_[neighbour], 1);
+      }
+      for (const detail::Follower* follower : followers_) follower->ledger.prefetch(row);
+    }
+  }
+  static constexpr std::size_t kPrefetched = 16;
+
+  Commit commit(std::vector<Change>& changes, TimePoint now) {
     Commit result{.epoch = epoch_};
     {
       const std::lock_guard lock(mutex_);
-      for (auto& [key, value] : changes) {
+      for (std::size_t i = 0; i < changes.size(); ++i) {
+        if (i % kPrefetched == 0) prefetch(std::span(changes).subspan(i));
+        auto& [key, value] = changes[i];
         const Revision before = revision_;
         const Revision named =
             value ? put(std::move(key), std::move(*value), now) : erase(key, now);

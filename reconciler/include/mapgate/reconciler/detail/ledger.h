@@ -37,15 +37,19 @@ class Ledger {
   // --------------------------------------------------------------------------------------- `row`
   // got a new state at `revision`, the newest of the table.
   void changed(RowIndex row, Revision revision, TimePoint now);
+  void prefetch(RowIndex row) const { __builtin_prefetch(&entries_[row], 1); }
   // Somebody waits for `row`: attempt it before other new work.
   void mark_urgent(RowIndex row);
 
-  // --- the driver's rounds
-  // ----------------------------------------------------------------------------- Takes due rows
-  // into `batch`: at most budget.new_work never attempted ones, those somebody waits for first, and
-  // at most budget.retries others. They are under way until each is told succeeded() or failed().
-  // `only_urgent`: of the never attempted ones, only those somebody waits for.
-  void collect(TimePoint now, const Budget& budget, bool only_urgent, std::vector<RowIndex>& batch);
+  // --- the driver's rounds. What is collected into `batch` is under way until each row is told
+  // succeeded() or failed(), which comes before anything else is collected.
+
+  // Up to `limit` never attempted rows that somebody waits for; false if there are none.
+  bool collect_urgent(TimePoint now, std::size_t limit, std::vector<RowIndex>& batch);
+  // Other rows that are due: at most budget.new_work never attempted ones (none if `only_urgent`,
+  // repairs aside), and at most budget.retries others.
+  void collect_others(TimePoint now, const Budget& budget, bool only_urgent,
+                      std::vector<RowIndex>& batch);
   void succeeded(RowIndex row, TimePoint now);
   // True if the failure is final for the state that the row has now (permanent, and unchanged
   // meanwhile).
@@ -87,7 +91,7 @@ class Ledger {
   [[nodiscard]] std::size_t pending() const { return pending_; }
   [[nodiscard]] std::size_t errors() const { return errors_; }
   [[nodiscard]] std::size_t parked() const { return parked_; }
-  // collect() would find something now.
+  // There is something to collect now.
   [[nodiscard]] bool due(TimePoint now, bool only_urgent) const;
   [[nodiscard]] std::optional<TimePoint> next_retry() const;
 
@@ -148,6 +152,11 @@ class Ledger {
     TimePoint changed_at{};
   };
 
+  struct NewWork {
+    RowIndex row = 0;
+    std::uint32_t revision = 0;  // the low half of the node's
+  };
+
   struct ParkedQueue {
     std::uint32_t head = kNone;
     std::uint32_t tail = kNone;
@@ -171,13 +180,16 @@ class Ledger {
   // The only place where phase and newest_failed change: keeps the counts and the times right.
   void transition(Entry& entry, Phase phase, bool newest_failed, TimePoint now);
 
-  void append(NodeId id, Revision revision);
+  void append(RowIndex row, NodeId id, Revision revision);
+  [[nodiscard]] bool is_current(const NewWork& work) const;
+  // The revision of a change to the row during the attempt that is under way, if that is it.
+  [[nodiscard]] std::optional<Revision> later_revision(const NewWork& work) const;
   void unlink(NodeId id);
   void take_place(RowIndex row, NodeId later);
   void leave_unreconciled(RowIndex row);
 
   void take(RowIndex row, TimePoint now, std::vector<RowIndex>& batch);
-  void collect_urgent(TimePoint now, std::size_t limit, std::vector<RowIndex>& batch);
+  void collect_repairs(TimePoint now, std::size_t limit, std::vector<RowIndex>& batch);
   void collect_retries(TimePoint now, std::size_t limit, std::vector<RowIndex>& batch);
   void collect_new(TimePoint now, std::size_t limit, std::vector<RowIndex>& batch);
 
@@ -195,7 +207,9 @@ class Ledger {
 
   NodeId head_ = kNone;
   NodeId tail_ = kNone;
-  mutable NodeId next_new_ = kNone;  // first node of the list that collect() has not passed
+  // What the list has of kNew, in order; besides, what was that. Beside the list because walking a
+  // list waits for memory at each step.
+  mutable std::deque<NewWork> new_work_;
   std::set<std::pair<Revision, RowIndex>> out_of_order_;
 
   std::deque<RowIndex> urgent_;
