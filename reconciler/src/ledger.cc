@@ -151,9 +151,10 @@ void Ledger::take(RowIndex row, TimePoint now, std::vector<RowIndex>& batch) {
   batch.push_back(row);
 }
 
-void Ledger::succeeded(RowIndex row, TimePoint now) {
+void Ledger::succeeded(RowIndex row, bool held, TimePoint now) {
   Entry& done = entry(row);
   assert(done.phase == Phase::kInFlight);
+  done.held = held;
   const std::uint32_t slot = std::exchange(done.aux, kNone);
   if (slots_[slot].failure != kNone) drop_failure(slots_[slot].failure);
   done.seen_in = scan_generation_;
@@ -235,7 +236,6 @@ void Ledger::begin_scan() {
 }
 
 bool Ledger::adopt(RowIndex row, TimePoint now) {
-  mark_seen(row);
   Entry& adopted = entry(row);
   assert(adopted.phase != Phase::kInFlight);
   if (adopted.phase == Phase::kRealised) return false;

@@ -43,6 +43,8 @@ class FakeTarget : public Operations<int, std::string> {
     for (std::size_t i = 0; i < batch.size(); ++i) results[i] = apply_one(batch[i]);
   }
 
+  std::size_t batch_limit() const override { return limit; }
+
   std::expected<void, OperationError> scan_begin() override {
     if (scan_error) return std::unexpected(*scan_error);
     scan_position_ = held.begin();
@@ -55,6 +57,8 @@ class FakeTarget : public Operations<int, std::string> {
     while (max-- > 0 && scan_position_ != held.end()) entries.push_back(*scan_position_++);
     return scan_position_ == held.end();
   }
+
+  bool is_absence(const int&, const std::string& value) const override { return value == absence; }
 
   // Every operation on `key` fails with `error`, `times` times.
   void fail(int key, OperationError error, int times = 1'000'000) {
@@ -72,6 +76,8 @@ class FakeTarget : public Operations<int, std::string> {
   std::vector<std::size_t> rounds;  // batch sizes
   std::map<int, std::pair<OperationError, int>> failures;
   std::size_t capacity = SIZE_MAX;
+  std::size_t limit = SIZE_MAX;        // of a batch
+  std::optional<std::string> absence;  // the value that stands for "nothing"
   std::optional<OperationError> scan_error;
   std::function<void()> during_apply;  // once
 

@@ -242,5 +242,68 @@ TEST_F(ResyncTest, ALostTargetIsComparedAsAWhole) {
   EXPECT_EQ(resync().repaired, 3U);
 }
 
+TEST_F(ResyncTest, OperationsSayWhetherTheTargetHoldsTheirKey) {
+  const auto held_by_last = [&] { return target.log.back().held; };
+  put(1, "a");
+  settle();
+  EXPECT_FALSE(held_by_last());
+  put(1, "b");
+  settle();
+  EXPECT_TRUE(held_by_last());
+  erase(1);
+  settle();
+  EXPECT_TRUE(held_by_last());
+  put(1, "c");
+  settle();
+  EXPECT_FALSE(held_by_last());
+  target.fail(2, transient(), 1);
+  put(2, "a");
+  run_for(1s);
+  ASSERT_EQ(target.attempts(2), 2);
+  EXPECT_FALSE(held_by_last());
+}
+
+TEST_F(ResyncTest, WhetherTheTargetHoldsAKeyIsLearnedFromTheScan) {
+  for (int i = 1; i <= 3; ++i) put(i, "right");
+  settle();
+  target.held[2] = "wrong";
+  target.held.erase(3);
+  target.held[9] = "unknown";
+  target.log.clear();
+  reconciler.request_resync();
+  settle();
+  ASSERT_EQ(target.log.size(), 3U);
+  for (const auto& op : target.log) EXPECT_EQ(op.held, op.key != 3) << op.key;
+}
+
+// As an array's zeros.
+TEST_F(ResyncTest, AnEntryThatStandsForNothingIsRightWhereNothingIsWanted) {
+  target.absence = "0";
+  for (int i = 1; i <= 4; ++i) target.held[i] = "0";
+  put(1, "0");
+  put(2, "a");
+  put(3, "a");
+  settle();
+  erase(3);
+  settle();
+  target.held[2] = target.held[3] = "0";
+  target.log.clear();
+  reconciler.request_resync();
+  settle();
+  ASSERT_EQ(target.log.size(), 1U);
+  EXPECT_EQ(target.held[2], "a");
+  EXPECT_EQ(resync().repaired, 1U);
+  EXPECT_EQ(resync().removed, 0U);
+  EXPECT_EQ(table.size(), 2U);
+}
+
+TEST_F(ResyncTest, ABatchIsNoLargerThanTheTargetAllows) {
+  target.limit = 7;
+  for (int i = 1; i <= 100; ++i) put(i, "a");
+  settle();
+  EXPECT_EQ(target.held.size(), 100U);
+  for (const std::size_t size : target.rounds) EXPECT_LE(size, 7U);
+}
+
 }  // namespace
 }  // namespace mapgate::reconciler

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <expected>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,6 +23,9 @@ template <typename Key, typename Value>
 struct Operation {
   Key key;
   std::optional<Value> value;
+  // Whether the target holds something under `key` as far as is known: by the last write, delete or
+  // scan of it. Others may have changed that.
+  bool held = false;
 };
 
 struct OperationError {
@@ -49,6 +53,11 @@ class Operations {
   // distinct.
   virtual void apply(std::span<const Operation<Key, Value>> batch,
                      std::span<OperationResult> results) = 0;
+  // How many operations of a kind (new, or tried again) the next batch should have at most, at
+  // least 1: a row that somebody waits for waits for the batch before it. Asked before each batch.
+  [[nodiscard]] virtual std::size_t batch_limit() const {
+    return std::numeric_limits<std::size_t>::max();
+  }
 
   // Starts reading the whole target from the beginning.
   [[nodiscard]] virtual std::expected<void, OperationError> scan_begin() = 0;
@@ -56,6 +65,11 @@ class Operations {
   // seen more than once, and one that others add or remove meanwhile may be missed.
   [[nodiscard]] virtual std::expected<bool, OperationError> scan_next(
       std::size_t max, std::vector<std::pair<Key, Value>>& entries) = 0;
+  // Whether an entry that a scan shows is just what deleting `key` leaves, where the target has no
+  // way to hold nothing. Then it is right for a row that is erased, or is none.
+  [[nodiscard]] virtual bool is_absence(const Key& /*key*/, const Value& /*value*/) const {
+    return false;
+  }
 };
 
 }  // namespace mapgate::reconciler

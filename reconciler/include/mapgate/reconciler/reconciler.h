@@ -113,11 +113,11 @@ class Reconciler {
     assert(budget.new_work > 0 && budget.retries > 0);
     follower_.awake.store(false);
     std::size_t operations = 0;
-    if (collect_urgent(now, budget)) {
+    if (collect_urgent(now, limited(budget))) {
       operations += carry_out_batch(now);
       run_finished_gates();
     }
-    collect_others(now, budget);
+    collect_others(now, limited(budget));
     operations += carry_out_batch(now);
     advance_resync(now);
     open_revision_gates();
@@ -303,6 +303,11 @@ class Reconciler {
     return *gate;
   }
 
+  [[nodiscard]] Budget limited(const Budget& budget) const {
+    const std::size_t limit = operations_.batch_limit();
+    return {std::min(budget.new_work, limit), std::min(budget.retries, limit)};
+  }
+
   // False: nobody waits for a row that could be attempted.
   [[nodiscard]] bool collect_urgent(TimePoint now, const Budget& budget) {
     const std::lock_guard lock(driver_side_);
@@ -320,8 +325,9 @@ class Reconciler {
     batch_.clear();
     for (const RowIndex row : batch_rows_) {
       const auto& stored = table_.rows_[row];
-      batch_.push_back(
-          {stored.key, stored.erased ? std::nullopt : std::optional<Value>(stored.value)});
+      batch_.push_back({stored.key,
+                        stored.erased ? std::nullopt : std::optional<Value>(stored.value),
+                        follower_.ledger.held(row)});
     }
   }
 
@@ -340,7 +346,7 @@ class Reconciler {
       if (results_[i].error) {
         settle_failure(batch_rows_[i], results_[i], now);
       } else {
-        settle_success(batch_rows_[i], results_[i], now);
+        settle_success(batch_rows_[i], batch_[i].value.has_value(), results_[i], now);
       }
     }
     for (std::size_t target = 0; target < freed_.size(); ++target) {
@@ -348,12 +354,12 @@ class Reconciler {
     }
   }
 
-  void settle_success(RowIndex row, const OperationResult& result, TimePoint now) {
+  void settle_success(RowIndex row, bool held, const OperationResult& result, TimePoint now) {
     if (result.freed) {
       if (freed_.size() <= result.target) freed_.resize(result.target + std::size_t{1});
       ++freed_[result.target];
     }
-    follower_.ledger.succeeded(row, now);
+    follower_.ledger.succeeded(row, held, now);
     const auto first_unreconciled = follower_.ledger.first_unreconciled(row);
     follower_.gates.row_realised(row, first_unreconciled);
     if (!first_unreconciled) {
@@ -456,13 +462,16 @@ class Reconciler {
 
   void compare(const Key& key, const Value& value, TimePoint now) {
     const RowIndex row = table_.find_row(key);
+    const bool wanted = row != TableType::kNone && !table_.rows_[row].erased;
+    if (!wanted && operations_.is_absence(key, value)) return;
     if (row == TableType::kNone) {
-      table_.erase_unknown(key, now);
+      follower_.ledger.found(table_.erase_unknown(key, now));
       ++resync_.removed;
       return;
     }
+    follower_.ledger.found(row);
     const auto& stored = table_.rows_[row];
-    const bool right = !stored.erased && stored.value == value;
+    const bool right = wanted && stored.value == value;
     if (!right && follower_.ledger.realised(row)) {
       follower_.ledger.drifted(row, stored.revision, now);
       ++(stored.erased ? resync_.removed : resync_.repaired);
@@ -479,8 +488,9 @@ class Reconciler {
         std::min<std::size_t>(table_.rows_.size(), sweep_next_ + options_.resync_slice));
     for (; sweep_next_ < end; ++sweep_next_) {
       const auto& stored = table_.rows_[sweep_next_];
-      if (!is_row(sweep_next_) || stored.erased) continue;
-      if (!follower_.ledger.realised(sweep_next_) || follower_.ledger.seen(sweep_next_)) continue;
+      if (!is_row(sweep_next_) || follower_.ledger.seen(sweep_next_)) continue;
+      follower_.ledger.not_found(sweep_next_);
+      if (stored.erased || !follower_.ledger.realised(sweep_next_)) continue;
       follower_.ledger.drifted(sweep_next_, stored.revision, now);
       ++resync_.repaired;
     }

@@ -325,10 +325,11 @@ class Table {
   }
 
   // A key that is not a row was found in a target: it is to be deleted like a row that was erased.
-  void erase_unknown(const Key& key, TimePoint now) {
+  RowIndex erase_unknown(const Key& key, TimePoint now) {
     const RowIndex row = new_row(Key(key), hash_of(key));
     rows_[row].erased = true;
     changed(row, now);
+    return row;
   }
 
   Revision changed(RowIndex row, TimePoint now) {

@@ -50,7 +50,8 @@ class Ledger {
   // repairs aside), and at most budget.retries others.
   void collect_others(TimePoint now, const Budget& budget, bool only_urgent,
                       std::vector<RowIndex>& batch);
-  void succeeded(RowIndex row, TimePoint now);
+  // `held`: there is an element under its key now.
+  void succeeded(RowIndex row, bool held, TimePoint now);
   // True if the failure is final for the state that the row has now (permanent, and unchanged
   // meanwhile).
   bool failed(RowIndex row, OperationError error, TargetId target, TimePoint now);
@@ -65,14 +66,21 @@ class Ledger {
   // The scan saw `row` with the right value: realised without a write. True if it was not realised
   // before.
   bool adopt(RowIndex row, TimePoint now);
+  // The scan saw an element under `row`'s key, or did not until its end.
+  void found(RowIndex row) {
+    entry(row).seen_in = scan_generation_;
+    entry(row).held = true;
+  }
+  void not_found(RowIndex row) { entry(row).held = false; }
   // The scan saw `row`, or did not have to.
-  void mark_seen(RowIndex row) { entry(row).seen_in = scan_generation_; }
   [[nodiscard]] bool seen(RowIndex row) const { return entry(row).seen_in == scan_generation_; }
   // `row` was realised at `revision`, but the target does not hold it any more.
   void drifted(RowIndex row, Revision revision, TimePoint now);
 
   // --- questions
   // ---------------------------------------------------------------------------------------
+  // The target holds an element under `row`'s key, right or wrong, as far as is known.
+  [[nodiscard]] bool held(RowIndex row) const { return entry(row).held; }
   [[nodiscard]] bool realised(RowIndex row) const { return entry(row).phase == Phase::kRealised; }
   // The smallest revision of `row` that is not realised.
   [[nodiscard]] std::optional<Revision> first_unreconciled(RowIndex row) const;
@@ -126,6 +134,7 @@ class Ledger {
     bool newest_failed : 1 = false;  // an attempt at the newest state has failed
     bool urgent : 1 = false;         // stands in urgent_
     bool out_of_order : 1 = false;   // stands in out_of_order_ rather than in the list
+    bool held : 1 = false;           // the target holds an element, whatever its value
     std::uint16_t seen_in = 0;       // the last scan that saw it
   };
   static_assert(sizeof(Entry) == 32);
