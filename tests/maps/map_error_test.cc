@@ -32,7 +32,7 @@ constexpr auto kTrie = BPF_MAP_TYPE_LPM_TRIE;
 INSTANTIATE_TEST_SUITE_P(Full, Classify,
                          testing::Values(Case{E2BIG, kWrite, kHash, ErrorClass::kCapacity},
                                          Case{E2BIG, kWrite, BPF_MAP_TYPE_ARRAY,
-                                              ErrorClass::kCapacity},
+                                              ErrorClass::kPermanent},
                                          Case{ENOSPC, kWrite, kTrie, ErrorClass::kCapacity}));
 INSTANTIATE_TEST_SUITE_P(
     Transient, Classify,

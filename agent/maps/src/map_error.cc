@@ -8,10 +8,16 @@ namespace mapgate::maps {
 
 using reconciler::ErrorClass;
 
+bool is_array(bpf_map_type type) {
+  return type == BPF_MAP_TYPE_ARRAY;
+}
+
 ErrorClass classify(int error, MapAction action, bpf_map_type type) {
   switch (error) {
     case E2BIG:
-      return action == MapAction::kWrite ? ErrorClass::kCapacity : ErrorClass::kPermanent;
+      // An array has no element past its end, and never will have.
+      return action == MapAction::kWrite && !is_array(type) ? ErrorClass::kCapacity
+                                                            : ErrorClass::kPermanent;
     case ENOSPC:
       // Only a trie says "full" that way.
       return action == MapAction::kWrite && type == BPF_MAP_TYPE_LPM_TRIE ? ErrorClass::kCapacity

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <limits>
 
+#include "agent/maps/src/batch_size.h"
 #include "agent/maps/src/target_map.h"
 
 namespace mapgate::maps {
@@ -32,8 +33,10 @@ std::string unsuitable(const MapInfo& info) {
 
 }  // namespace
 
-MapOperations::MapOperations(std::vector<std::unique_ptr<TargetMap>> targets)
-    : targets_(std::move(targets)) {}
+MapOperations::MapOperations(std::vector<std::unique_ptr<TargetMap>> targets, Options options)
+    : options_(std::move(options)),
+      batch_size_(std::make_unique<BatchSize>(options_.call_limit, 1)),
+      targets_(std::move(targets)) {}
 MapOperations::MapOperations(MapOperations&&) noexcept = default;
 MapOperations& MapOperations::operator=(MapOperations&&) noexcept = default;
 MapOperations::~MapOperations() = default;
@@ -47,11 +50,12 @@ std::expected<MapOperations, MapError> MapOperations::create(std::vector<Map> ma
     const auto index = static_cast<MapIndex>(targets.size());
     targets.push_back(std::make_unique<TargetMap>(index, std::move(map), calls, options));
   }
-  return MapOperations(std::move(targets));
+  return MapOperations(std::move(targets), std::move(options));
 }
 
 void MapOperations::apply(std::span<const reconciler::Operation<RowKey, RowValue>> batch,
                           std::span<reconciler::OperationResult> results) {
+  const auto start = options_.now();
   const TargetMap::Round round{batch, results};
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const MapIndex index = batch[i].key.map();
@@ -64,6 +68,15 @@ void MapOperations::apply(std::span<const reconciler::Operation<RowKey, RowValue
   }
   for (const auto& target : targets_)
     if (target->has_work()) target->run(round);
+  batch_size_->record(batch.size(), options_.now() - start);
+}
+
+std::size_t MapOperations::batch_limit() const {
+  return batch_size_->get();
+}
+
+bool MapOperations::is_absence(const RowKey& key, const RowValue& value) const {
+  return key.map() < targets_.size() && targets_[key.map()]->is_absence(value);
 }
 
 std::expected<void, reconciler::OperationError> MapOperations::scan_begin() {

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <string>
 
+#include <boost/unordered/unordered_flat_set.hpp>
+
 #include <mapgate/maps/lpm.h>
 
 namespace mapgate::maps {
@@ -34,10 +36,6 @@ bool is_element_error(int error) {
 
 bool is_zero(std::span<const std::byte> bytes) {
   return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
-}
-
-void append(std::vector<std::byte>& to, std::span<const std::byte> bytes) {
-  to.insert(to.end(), bytes.begin(), bytes.end());
 }
 
 OperationError permanent(std::string text) {
@@ -73,17 +71,18 @@ void TargetMap::probe() {
 
 std::optional<OperationError> TargetMap::refusal(const Operation& operation) const {
   const MapInfo& info = map_.info();
-  const std::string prefix = "map \"" + info.name + "\": ";
+  const auto refused = [&](const std::string& why) {
+    return permanent("map \"" + info.name + "\": " + why);
+  };
   const auto wrong_size = [&](const char* what, std::size_t is, std::size_t want) {
-    return permanent(prefix + what + " has " + std::to_string(is) + " bytes, not " +
-                     std::to_string(want));
+    return refused(what + (" has " + std::to_string(is)) + " bytes, not " + std::to_string(want));
   };
   const auto key = operation.key.bytes();
   if (key.size() != info.key_size) return wrong_size("key", key.size(), info.key_size);
   if (operation.value && operation.value->size() != info.value_size)
     return wrong_size("value", operation.value->size(), info.value_size);
   if (info.type == BPF_MAP_TYPE_LPM_TRIE && !is_canonical_lpm_key(key))
-    return permanent(prefix + "key has bits set past its prefix, or too long a prefix");
+    return refused("key has bits set past its prefix, or too long a prefix");
   return std::nullopt;
 }
 
@@ -91,10 +90,10 @@ OperationError TargetMap::failure(MapAction action, int error) const {
   const MapInfo& info = map_.info();
   const ErrorClass error_class = classify(error, action, info.type);
   const std::string name = "map \"" + info.name + "\"";
-  if (error_class == ErrorClass::kCapacity)
-    return {error_class, error,
-            (is_array() ? "index is outside of " + name : name + " is full") + " (" +
-                std::to_string(info.max_entries) + " entries)"};
+  const std::string size = " (" + std::to_string(info.max_entries) + " entries)";
+  if (error_class == ErrorClass::kCapacity) return {error_class, error, name + " is full" + size};
+  if (is_array() && error == E2BIG)
+    return {error_class, error, "index is outside of " + name + size};
   const char* doing = action == MapAction::kWrite    ? "write"
                       : action == MapAction::kDelete ? "delete"
                                                      : "read";
@@ -121,8 +120,8 @@ std::expected<void, OperationError> TargetMap::ensure_open() {
   map_ = std::move(*opened);
   lost_ = false;
   ++status_.reopened;
-  held_.clear();
-  seen_.clear();
+  entries_ = {};
+  seen_ = 0;
   scan_.begin();
   probe();
   return {};
@@ -186,7 +185,7 @@ void TargetMap::keep_scan_in_place(Round round) {
 // may have been a passing state of the per-CPU lists that free elements wait in.
 void TargetMap::retry_what_did_not_fit(Round round, std::uint64_t removed_before) {
   if (is_array()) return;
-  if (status_.removed == removed_before && held_.size() >= map_.info().max_entries) return;
+  if (status_.removed == removed_before && entries_.get() >= map_.info().max_entries) return;
   Positions again;
   for (const std::uint32_t position : writes_) {
     const auto& error = round.results[position].error;
@@ -211,13 +210,18 @@ void TargetMap::run(MapAction action, std::span<const std::uint32_t> positions, 
 }
 
 void TargetMap::gather(std::span<const std::uint32_t> positions, Round round) {
-  keys_.clear();
-  values_.clear();
+  const std::size_t key_size = map_.info().key_size;
+  const std::size_t value_size = map_.info().value_size;
+  keys_.resize(positions.size() * key_size);
+  values_.resize(positions.size() * value_size);
+  std::byte* key = keys_.data();
+  std::byte* value = values_.data();
   for (const std::uint32_t position : positions) {
     const Operation& operation = round.batch[position];
-    append(keys_, operation.key.bytes());
-    append(values_,
-           operation.value ? operation.value->bytes() : std::span<const std::byte>(zeros_));
+    std::memcpy(key, operation.key.bytes().data(), key_size);
+    std::memcpy(value, operation.value ? operation.value->data() : zeros_.data(), value_size);
+    key += key_size;
+    value += value_size;
   }
 }
 
@@ -264,9 +268,7 @@ void TargetMap::run_single(MapAction action, std::uint32_t position, Round round
   else
     error = calls_.remove(map_.fd(), key);
   // A parked row may wait for the room that the batch call made.
-  if (may_be_done && action == MapAction::kDelete && error == ENOENT &&
-      held_.contains(RowKeyHash{}(operation.key)))
-    error = 0;
+  if (may_be_done && action == MapAction::kDelete && error == ENOENT && operation.held) error = 0;
   settle(action, position, round, error);
 }
 
@@ -281,28 +283,22 @@ void TargetMap::settle(MapAction action, std::uint32_t position, Round round, in
     result.error = failure(action, error);
     return;
   }
-  set_held(operation);
   if (was_absent) return;
-  ++(action == MapAction::kWrite ? status_.written : status_.removed);
-  result.freed = action == MapAction::kDelete && !is_array();
-}
-
-void TargetMap::set_held(const Operation& operation) {
-  const bool held = operation.value && !(is_array() && is_zero(operation.value->bytes()));
-  const std::uint64_t hash = RowKeyHash{}(operation.key);
-  for (HeldSet* set : {&held_, &seen_}) {
-    if (set == &seen_ && !scanning_) continue;
-    if (held)
-      set->insert(hash);
-    else
-      set->erase(hash);
+  if (action == MapAction::kWrite) {
+    ++status_.written;
+    if (!operation.held) entries_.inserted();
+    return;
   }
+  ++status_.removed;
+  entries_.removed();
+  result.freed = !is_array();
 }
 
 std::expected<void, OperationError> TargetMap::scan_begin() {
   if (auto open = ensure_open(); !open) return open;
   scan_.begin();
-  seen_.clear();
+  entries_.begin_scan();
+  seen_ = 0;
   scanning_ = true;
   return {};
 }
@@ -311,29 +307,31 @@ std::expected<bool, OperationError> TargetMap::scan_next(
     std::size_t max, std::vector<std::pair<RowKey, RowValue>>& entries) {
   if (auto open = ensure_open(); !open) return std::unexpected(open.error());
   const auto visit = [&](std::span<const std::byte> key, std::span<const std::byte> value) {
-    if (is_array() && is_zero(value)) return;
-    RowKey row = row_of(key);
-    seen_.insert(RowKeyHash{}(row));
-    entries.emplace_back(std::move(row), RowValue(value));
+    ++seen_;
+    entries.emplace_back(row_of(key), RowValue(value));
   };
   const auto end = scan_.next(status_.lookup_batch, max, visit);
   if (!end) {
     lost_ = lost_ || end.error() == EBADF;
     scanning_ = false;
-    seen_.clear();
     return std::unexpected(failure(MapAction::kRead, end.error()));
   }
   if (*end) {
-    held_ = std::exchange(seen_, HeldSet());
+    entries_.end_scan(seen_);
     scanning_ = false;
   }
   return *end;
 }
 
+bool TargetMap::is_absence(const RowValue& value) const {
+  return is_array() && is_zero(value.bytes());
+}
+
 MapStatus TargetMap::status() const {
   MapStatus status = status_;
   status.info = map_.info();
-  status.entries = held_.size();
+  const std::uint64_t most = status.info.max_entries;
+  status.entries = is_array() ? most : std::min(entries_.get(), most);
   return status;
 }
 

@@ -9,11 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include <boost/unordered/unordered_flat_set.hpp>
-
 #include <mapgate/maps/map_operations.h>
 
 #include "agent/maps/src/batch_size.h"
+#include "agent/maps/src/entry_count.h"
 #include "agent/maps/src/map_scan.h"
 
 namespace mapgate::maps {
@@ -39,15 +38,14 @@ class TargetMap {
   [[nodiscard]] std::expected<bool, reconciler::OperationError> scan_next(
       std::size_t max, std::vector<std::pair<RowKey, RowValue>>& entries);
 
+  [[nodiscard]] bool is_absence(const RowValue& value) const;
+
   [[nodiscard]] MapStatus status() const;
 
  private:
   using Positions = std::vector<std::uint32_t>;
-  // Which elements are held, by the hash of their key: 9 bytes each, and two keys of one hash only
-  // make the count wrong.
-  using HeldSet = boost::unordered_flat_set<std::uint64_t>;
 
-  [[nodiscard]] bool is_array() const { return map_.info().type == BPF_MAP_TYPE_ARRAY; }
+  [[nodiscard]] bool is_array() const { return maps::is_array(map_.info().type); }
   void probe();
   [[nodiscard]] std::optional<reconciler::OperationError> refusal(const Operation& operation) const;
   [[nodiscard]] reconciler::OperationError failure(MapAction action, int error) const;
@@ -65,7 +63,6 @@ class TargetMap {
   void retry_what_did_not_fit(Round round, std::uint64_t removed_before);
   void fail_all(Round round, const reconciler::OperationError& error);
   void count_errors(const Positions& positions, Round round);
-  void set_held(const Operation& operation);
 
   MapIndex index_;
   Map map_;
@@ -83,8 +80,8 @@ class TargetMap {
   std::vector<std::byte> key_;    // row_of's
   std::vector<std::byte> zeros_;  // an array's absent value
 
-  HeldSet held_;
-  HeldSet seen_;  // of the scan that is going on
+  EntryCount entries_;
+  std::uint64_t seen_ = 0;  // by the scan that is going on
   bool scanning_ = false;
   MapScan scan_;
 };

@@ -30,9 +30,13 @@ class FaultInjectingOperations final : public reconciler::Operations<RowKey, Row
 
   void apply(std::span<const Faults::Operation> batch,
              std::span<reconciler::OperationResult> results) override;
+  [[nodiscard]] std::size_t batch_limit() const override { return inner_.batch_limit(); }
   [[nodiscard]] std::expected<void, reconciler::OperationError> scan_begin() override;
   [[nodiscard]] std::expected<bool, reconciler::OperationError> scan_next(
       std::size_t max, std::vector<std::pair<RowKey, RowValue>>& entries) override;
+  [[nodiscard]] bool is_absence(const RowKey& key, const RowValue& value) const override {
+    return inner_.is_absence(key, value);
+  }
 
  private:
   reconciler::Operations<RowKey, RowValue>& inner_;

@@ -16,6 +16,9 @@ enum class MapAction : std::uint8_t { kOpen, kWrite, kDelete, kRead };
 // The kernel's own errno of "this map type has no such call"; no libc names it.
 inline constexpr int kErrnoNotSupported = 524;
 
+// Its elements are numbered, all there from the start, and cannot be deleted.
+[[nodiscard]] bool is_array(bpf_map_type type);
+
 // What the errno of a failed action means for a row. An errno that is not known to be permanent is
 // transient.
 [[nodiscard]] reconciler::ErrorClass classify(int error, MapAction action, bpf_map_type type);

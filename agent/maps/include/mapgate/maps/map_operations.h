@@ -21,12 +21,15 @@
 
 namespace mapgate::maps {
 
+class BatchSize;
 class TargetMap;
 
-// One map's counters since the start. `entries` is what the last complete scan found, corrected by
-// what was written and removed since: what others change in between is missing.
+// One map's counters since the start.
 struct MapStatus {
   MapInfo info;
+  // What the last complete scan found, corrected by what was written and removed since (writes of
+  // keys that Operation::held does not know of count as new): what others change in between is
+  // missing. An array always holds all of its elements.
   std::uint64_t entries = 0;
   std::uint64_t written = 0;              // elements written
   std::uint64_t removed = 0;              // elements that were there and are not any more
@@ -45,12 +48,11 @@ struct MapStatus {
 // desired state.
 // - Keys and values must be exactly as large as the map's, LPM keys in canonical form: else
 // kPermanent.
-// - An array's elements cannot be deleted: "absent" is all zeros, and so a delete writes zeros and
-// frees nothing. A row
-//   that asks for zeros is written, but a scan does not show it.
+// - An array's elements cannot be deleted: a delete writes zeros and frees nothing, and zeros are
+//   "absence". An index past its end is kPermanent, and absent.
 // - Elements go to the kernel in batches where it has such a call, each about as long as
-// Options::call_limit at most,
-//   by the measured cost of the calls before.
+//   Options::call_limit at most, by the measured cost of the calls before. So is a whole apply() if
+//   its batch keeps to batch_limit().
 // - A map that was opened by pin and lost (EBADF) is opened again by that pin at the next call.
 //
 // Not thread-safe: for the reconciler's driver. `calls` must outlive it.
@@ -72,6 +74,7 @@ class MapOperations final : public reconciler::Operations<RowKey, RowValue> {
 
   void apply(std::span<const reconciler::Operation<RowKey, RowValue>> batch,
              std::span<reconciler::OperationResult> results) override;
+  [[nodiscard]] std::size_t batch_limit() const override;
 
   // Reads map after map. Each call does about one system call's worth, so it may append less than
   // `max`.
@@ -79,12 +82,16 @@ class MapOperations final : public reconciler::Operations<RowKey, RowValue> {
   [[nodiscard]] std::expected<bool, reconciler::OperationError> scan_next(
       std::size_t max, std::vector<std::pair<RowKey, RowValue>>& entries) override;
 
+  [[nodiscard]] bool is_absence(const RowKey& key, const RowValue& value) const override;
+
   // One per map, in order.
   [[nodiscard]] std::vector<MapStatus> status() const;
 
  private:
-  explicit MapOperations(std::vector<std::unique_ptr<TargetMap>> targets);
+  MapOperations(std::vector<std::unique_ptr<TargetMap>> targets, Options options);
 
+  Options options_;
+  std::unique_ptr<BatchSize> batch_size_;  // of apply()
   std::vector<std::unique_ptr<TargetMap>> targets_;
   std::size_t scanned_ = 0;  // maps that the scan has finished
 };
