@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <cstddef>
 #include <functional>
@@ -269,6 +270,7 @@ class Reconciler {
 
  private:
   using RowIndex = detail::RowIndex;
+  using Entry = std::pair<Key, Value>;  // of the target
   enum class ResyncPhase : std::uint8_t { kIdle, kScanning, kSweeping };
 
   static const Options& checked(const Options& options) {
@@ -452,7 +454,8 @@ class Reconciler {
     auto at_end = operations_.scan_next(options_.resync_slice, found_);
     if (!at_end) return resync_failed(std::move(at_end.error()), now);
     const std::lock_guard lock(driver_side_);
-    for (const auto& [key, value] : found_) compare(key, value, now);
+    for (std::span<const Entry> left = found_; !left.empty();)
+      left = left.subspan(compare_first(left, now));
     if (*at_end) {
       only_urgent_ = false;
       phase_ = ResyncPhase::kSweeping;
@@ -460,8 +463,23 @@ class Reconciler {
     }
   }
 
-  void compare(const Key& key, const Value& value, TimePoint now) {
-    const RowIndex row = table_.find_row(key);
+  // Rows lie all over the memory: those of some entries are fetched side by side rather than one
+  // after the other. Returns how many entries it has compared.
+  std::size_t compare_first(std::span<const Entry> entries, TimePoint now) {
+    std::array<RowIndex, 32> guesses;
+    const std::size_t count = std::min(entries.size(), guesses.size());
+    for (std::size_t i = 0; i < count; ++i) {
+      guesses[i] = table_.guess_row(entries[i].first);
+      if (guesses[i] != TableType::kNone) follower_.ledger.prefetch(guesses[i]);
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto& [key, value] = entries[i];
+      compare(table_.find_row(key, guesses[i]), key, value, now);
+    }
+    return count;
+  }
+
+  void compare(RowIndex row, const Key& key, const Value& value, TimePoint now) {
     const bool wanted = row != TableType::kNone && !table_.rows_[row].erased;
     if (!wanted && operations_.is_absence(key, value)) return;
     if (row == TableType::kNone) {
@@ -532,7 +550,7 @@ class Reconciler {
   int resync_failures_ = 0;
   TimePoint resync_not_before_{};
   std::optional<TimePoint> last_resync_;
-  std::vector<std::pair<Key, Value>> found_;
+  std::vector<Entry> found_;
 };
 
 }  // namespace mapgate::reconciler

@@ -208,11 +208,11 @@ class Table {
   struct Row {
     Key key{};
     Value value{};
+    bool erased = false;  // here it may fill a hole that the value leaves
+    Kind kind = Kind::kFree;
     Revision revision = 0;
     RowIndex previous = kNone;  // neighbours in order of revision
     RowIndex next = kNone;
-    bool erased = false;
-    Kind kind = Kind::kFree;
   };
 
   struct Source {
@@ -229,12 +229,16 @@ class Table {
     const Key& key;
     std::uint32_t hash;
   };
+  struct HashProbe {
+    std::uint32_t hash;
+  };
   struct IndexHash {
     using is_transparent = void;
     using is_avalanching = void;
     static std::size_t spread(std::uint32_t hash) { return std::uint64_t{hash} << 32 | hash; }
     std::size_t operator()(const Slot& slot) const { return spread(slot.hash); }
     std::size_t operator()(const Probe& probe) const { return spread(probe.hash); }
+    std::size_t operator()(const HashProbe& probe) const { return spread(probe.hash); }
   };
   struct IndexEqual {
     using is_transparent = void;
@@ -244,6 +248,8 @@ class Table {
       return a.hash == b.hash && a.key == (*rows)[b.row].key;
     }
     bool operator()(const Slot& a, const Probe& b) const { return (*this)(b, a); }
+    bool operator()(const HashProbe& a, const Slot& b) const { return a.hash == b.hash; }
+    bool operator()(const Slot& a, const HashProbe& b) const { return a.hash == b.hash; }
   };
 
   static std::uint32_t hash_of(const Key& key) {
@@ -255,6 +261,18 @@ class Table {
   [[nodiscard]] RowIndex find_row(const Key& key) const {
     const auto slot = index_.find(Probe{key, hash_of(key)});
     return slot == index_.end() ? kNone : slot->row;
+  }
+  // The row that `key` most likely is, found without a look at any row; fetches its memory.
+  [[nodiscard]] RowIndex guess_row(const Key& key) const {
+    const auto slot = index_.find(HashProbe{hash_of(key)});
+    if (slot == index_.end()) return kNone;
+    const Row& row = rows_[slot->row];
+    __builtin_prefetch(&row);
+    __builtin_prefetch(reinterpret_cast<const char*>(&row + 1) - 1);
+    return slot->row;
+  }
+  [[nodiscard]] RowIndex find_row(const Key& key, RowIndex guess) const {
+    return guess != kNone && rows_[guess].key == key ? guess : find_row(key);
   }
 
   using Change = std::pair<Key, std::optional<Value>>;
