@@ -5,7 +5,9 @@
 #include <linux/capability.h>
 #include <sys/file.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
@@ -14,13 +16,17 @@
 #include <cerrno>
 #include <charconv>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 #include <thread>
 #include <utility>
 
 #include <mapgate/maps/fault_injection.h>
 #include <mapgate/maps/map.h>
 #include <mapgate/maps/map_calls.h>
+#include <mapgate/maps/map_lock.h>
 #include <mapgate/maps/map_operations.h>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
@@ -81,13 +87,33 @@ OrError<void> make_directory(const fs::path& directory, fs::perms permissions) {
   return {};
 }
 
+// The process that holds the lock of this file, " (process 123)"; empty if /proc/locks does not
+// say.
+std::string lock_holder(int fd) {
+  struct stat file {};
+  if (fstat(fd, &file) != 0) return {};
+  char id[64];
+  std::snprintf(id, sizeof id, "%02x:%02x:%ju", major(file.st_dev), minor(file.st_dev),
+                static_cast<std::uintmax_t>(file.st_ino));
+  std::ifstream locks("/proc/locks");
+  for (std::string line; std::getline(locks, line);) {
+    // number: FLOCK ADVISORY WRITE pid device:inode start end
+    std::istringstream fields(line);
+    std::string number, kind, advisory, access, pid, inode;
+    fields >> number >> kind >> advisory >> access >> pid >> inode;
+    if (kind == "FLOCK" && inode == id) return " (process " + pid + ")";
+  }
+  return {};
+}
+
 // Two daemons on one set of maps would undo each other's work for ever.
 OrError<datapath::UniqueFd> lock_directory(const fs::path& directory) {
   datapath::UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return std::unexpected("cannot open " + directory.string() + ": " + errno_text(errno));
   if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     return std::unexpected(errno == EWOULDBLOCK
-                               ? "another mapgated uses " + directory.string()
+                               ? "another mapgated" + lock_holder(fd.get()) + " uses " +
+                                     directory.string()
                                : "cannot lock " + directory.string() + ": " + errno_text(errno));
   }
   return fd;
@@ -101,11 +127,16 @@ Number random_number() {
   return number;
 }
 
-OrError<maps::MapOperations> open_maps(const fs::path& bpffs, maps::MapCalls& calls) {
+// `locks` gets one for each map.
+OrError<maps::MapOperations> open_maps(const fs::path& bpffs, maps::MapCalls& calls,
+                                       std::vector<maps::MapLock>& locks) {
   std::vector<maps::Map> maps;
   for (const std::string_view name : kMapNames) {
     auto map = maps::Map::open_pin(bpffs / "maps" / name);
     if (!map) return std::unexpected(map.error().text());
+    auto lock = maps::MapLock::acquire(*map);
+    if (!lock) return std::unexpected(lock.error().text());
+    locks.push_back(std::move(*lock));
     maps.push_back(std::move(*map));
   }
   maps::MapOperations::Options options;
@@ -193,6 +224,7 @@ class Daemon::Parts {
   datapath::UniqueFd lock_;
   std::optional<datapath::Datapath> datapath_;
   maps::KernelMapCalls map_calls_;
+  std::vector<maps::MapLock> map_locks_;
   std::optional<maps::MapOperations> operations_;
   std::optional<maps::FaultInjectingOperations> faulty_operations_;
   std::unique_ptr<state::Store> store_;
@@ -256,7 +288,7 @@ OrError<void> Daemon::Parts::open_engine(const policy::NodeSettings& node) {
     log_.error("the state was no sound database and is now {}; learned names are lost",
                moved->string());
   }
-  auto operations = open_maps(options_.bpffs, map_calls_);
+  auto operations = open_maps(options_.bpffs, map_calls_, map_locks_);
   if (!operations) return std::unexpected(operations.error());
   operations_ = std::move(*operations);
   engine::Operations* used = &*operations_;

@@ -6,6 +6,7 @@ import struct
 
 import dns_message
 import harness
+import isolation
 from dns_message import NOERROR
 
 GOOD_WORKLOAD = {"name": "web", "selector": {"cgroup": "/web"}, "egress": []}
@@ -93,6 +94,21 @@ class EnvironmentTest(harness.WorldTest):
     def test_a_second_daemon_with_the_same_folders_is_refused(self):
         self.world.daemon.start()
         self.assert_one_line(self.world.daemon.command())
+        self.assertEqual(0, self.world.daemon.ctl("status").returncode)
+
+    def test_a_second_daemon_that_only_shares_the_maps_is_told_who_writes_them(self):
+        self.world.daemon.start()
+        command = list(self.world.daemon.command())
+        for flag, folder in (("--runtime-dir", "other-run"), ("--state-dir", "other-state")):
+            command[command.index(flag) + 1] = self.world.folder / folder
+        self.assert_one_line(command, str(self.world.bpffs), f"process {self.world.daemon.process.pid}")
+        # The same bpffs by another path.
+        elsewhere = self.world.folder / "elsewhere"
+        elsewhere.mkdir()
+        isolation.mount(self.world.bpffs, elsewhere, None, isolation.MS_BIND)
+        self.addCleanup(self.world.run, "umount", "--lazy", elsewhere)
+        command[command.index("--bpffs") + 1] = elsewhere
+        self.assert_one_line(command, str(elsewhere), f"process {self.world.daemon.process.pid}")
         self.assertEqual(0, self.world.daemon.ctl("status").returncode)
 
 
