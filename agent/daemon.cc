@@ -26,7 +26,6 @@
 #include <mapgate/maps/fault_injection.h>
 #include <mapgate/maps/map.h>
 #include <mapgate/maps/map_calls.h>
-#include <mapgate/maps/map_lock.h>
 #include <mapgate/maps/map_operations.h>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
@@ -127,16 +126,21 @@ Number random_number() {
   return number;
 }
 
-// `locks` gets one for each map.
-OrError<maps::MapOperations> open_maps(const fs::path& bpffs, maps::MapCalls& calls,
-                                       std::vector<maps::MapLock>& locks) {
+// The map that the programs use, by its pin if that is there: only then it can be opened again.
+OrError<maps::Map> open_map(const datapath::Datapath& datapath, const fs::path& bpffs,
+                            std::string_view name) {
+  auto used = maps::Map::from_fd(datapath.map_fd(name));
+  if (!used) return std::unexpected(used.error().text());
+  auto pinned = maps::Map::open_pin(bpffs / "maps" / name);
+  return std::move(pinned && pinned->info().id == used->info().id ? *pinned : *used);
+}
+
+OrError<maps::MapOperations> open_maps(const datapath::Datapath& datapath, const fs::path& bpffs,
+                                       maps::MapCalls& calls) {
   std::vector<maps::Map> maps;
   for (const std::string_view name : kMapNames) {
-    auto map = maps::Map::open_pin(bpffs / "maps" / name);
-    if (!map) return std::unexpected(map.error().text());
-    auto lock = maps::MapLock::acquire(*map);
-    if (!lock) return std::unexpected(lock.error().text());
-    locks.push_back(std::move(*lock));
+    auto map = open_map(datapath, bpffs, name);
+    if (!map) return std::unexpected(map.error());
     maps.push_back(std::move(*map));
   }
   maps::MapOperations::Options options;
@@ -224,7 +228,6 @@ class Daemon::Parts {
   datapath::UniqueFd lock_;
   std::optional<datapath::Datapath> datapath_;
   maps::KernelMapCalls map_calls_;
-  std::vector<maps::MapLock> map_locks_;
   std::optional<maps::MapOperations> operations_;
   std::optional<maps::FaultInjectingOperations> faulty_operations_;
   std::unique_ptr<state::Store> store_;
@@ -267,9 +270,9 @@ OrError<void> Daemon::Parts::open_datapath(const policy::NodeSettings& node) {
   datapath::Options options;
   options.bpffs = options_.bpffs;
   options.cgroup_root = cgroup_root_;
-  options.max_addresses = node.maps.addresses;
-  options.max_prefixes = node.maps.prefixes;
-  options.max_ports = node.maps.ports;
+  options.sizes.addresses = node.maps.addresses;
+  options.sizes.prefixes = node.maps.prefixes;
+  options.sizes.ports = node.maps.ports;
   auto opened = datapath::Datapath::open(options);
   if (!opened) return std::unexpected(opened.error().message());
   datapath_ = std::move(*opened);
@@ -288,7 +291,7 @@ OrError<void> Daemon::Parts::open_engine(const policy::NodeSettings& node) {
     log_.error("the state was no sound database and is now {}; learned names are lost",
                moved->string());
   }
-  auto operations = open_maps(options_.bpffs, map_calls_, map_locks_);
+  auto operations = open_maps(*datapath_, options_.bpffs, map_calls_);
   if (!operations) return std::unexpected(operations.error());
   operations_ = std::move(*operations);
   engine::Operations* used = &*operations_;

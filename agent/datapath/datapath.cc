@@ -7,23 +7,26 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <set>
+#include <utility>
+
+#include <mapgate/maps/map.h>
+#include <mapgate/maps/map_lock.h>
 
 #include "agent/datapath/cgroup_links.h"
 #include "agent/datapath/environment.h"
-#include "agent/datapath/guard.h"
+#include "agent/datapath/found_maps.h"
 #include "agent/datapath/kernel_object.h"
-#include "mapgate.skel.h"
+#include "agent/datapath/map_copy.h"
+#include "agent/datapath/next_generation.h"
+#include "agent/datapath/object_pins.h"
+#include "agent/datapath/program_set.h"
 
 namespace mapgate::datapath {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct SkeletonDeleter {
-  void operator()(mapgate_bpf* skeleton) const { mapgate_bpf::destroy(skeleton); }
-};
-using Skeleton = std::unique_ptr<mapgate_bpf, SkeletonDeleter>;
 
 struct RingBufferDeleter {
   void operator()(ring_buffer* ring) const { ring_buffer__free(ring); }
@@ -38,34 +41,37 @@ int handle_denial(void* context, void* data, std::size_t size) {
   return 0;
 }
 
-Result<Skeleton> open_skeleton(const Options& options) {
-  LibbpfLog log;
-  Skeleton skeleton(mapgate_bpf::open(nullptr));
-  if (!skeleton) return std::unexpected(Error{"open the BPF programs", errno, log.first_line()});
-  skeleton->rodata->test_workload = options.test_workload;
-  bpf_map__set_max_entries(skeleton->maps.mg_addresses, options.max_addresses);
-  bpf_map__set_max_entries(skeleton->maps.mg_prefixes, options.max_prefixes);
-  bpf_map__set_max_entries(skeleton->maps.mg_ports, options.max_ports);
-  bpf_map__set_max_entries(skeleton->maps.mg_dns_flows, options.max_dns_flows);
-  bpf_map__set_max_entries(skeleton->maps.mg_udp_peers, options.max_udp_peers);
-  return skeleton;
+constexpr std::size_t kCopySlice = 4096;
+
+Result<void> copy_all(std::vector<MapCopy>& copies) {
+  for (MapCopy& copy : copies)
+    for (bool done = false; !done;) {
+      const auto more = copy.next(kCopySlice);
+      if (!more) return std::unexpected(more.error());
+      done = *more;
+    }
+  return {};
 }
 
-// Pins maps and programs; the result is loaded, and its maps are the pinned ones.
-Result<Skeleton> load_pinned(const Options& options) {
-  if (auto found = check_bpffs(options.bpffs); !found) return std::unexpected(found.error());
-  if (auto made = make_directory(options.bpffs / "maps"); !made)
-    return std::unexpected(made.error());
-  Result<Skeleton> skeleton = open_skeleton(options);
-  if (!skeleton) return skeleton;
-  bpf_object* object = (*skeleton)->obj;
-  if (auto set = set_map_pins(object, options.bpffs / "maps"); !set)
-    return std::unexpected(set.error());
-  if (auto loaded = load_object(object); !loaded) return std::unexpected(loaded.error());
-  if (auto same = check_map_identity(object); !same) return std::unexpected(same.error());
-  if (auto pinned = pin_programs(object, options.bpffs / "programs"); !pinned)
-    return std::unexpected(pinned.error());
-  return skeleton;
+// What the daemon writes all the time. Whoever has these has the rest.
+constexpr std::array kLockedMaps{kWorkloadsMap, kAddressesMap, kPrefixesMap, kPortsMap};
+
+// Adds the locks that are not among `locks` so far.
+Result<void> lock_maps(const FoundMaps& found, const fs::path& bpffs,
+                       std::vector<maps::MapLock>& locks) {
+  for (const std::string_view name : kLockedMaps) {
+    const maps::Map* map = found.find(std::string(name));
+    if (map == nullptr || std::ranges::any_of(locks, [&](const maps::MapLock& held) {
+          return held.map_id() == map->info().id;
+        }))
+      continue;
+    auto lock = maps::MapLock::acquire(*map);
+    if (!lock)
+      return std::unexpected(
+          Error{"use " + (bpffs / "maps" / name).string(), lock.error().code, lock.error().reason});
+    locks.push_back(std::move(*lock));
+  }
+  return {};
 }
 
 template <typename T, std::size_t N>
@@ -82,13 +88,24 @@ void swap_ports(const std::array<std::uint16_t, N>& from, T (&to)[N]) {
 
 class Datapath::Impl {
  public:
-  Impl(Skeleton skeleton, const Options& options, fs::path cgroup_root)
-      : skeleton_(std::move(skeleton)),
+  Impl(NextGeneration first, std::vector<maps::MapLock> locks, const Options& options,
+       fs::path cgroup_root)
+      : options_(options),
         cgroup_root_(std::move(cgroup_root)),
-        guard_directory_(options.bpffs / "guard"),
-        links_(skeleton_->obj, options.bpffs / "links", cgroup_root_) {}
+        set_(std::move(first.set)),
+        locks_(std::move(locks)),
+        unfilled_(std::move(first.unfilled)),
+        links_(set_.object(), options.bpffs / "links", cgroup_root_),
+        guard_links_(set_.guard(), options.bpffs / "guard", cgroup_root_),
+        pins_(options.bpffs) {}
 
-  Result<void> start(bool foreign_sockets);
+  Result<void> start();
+  Result<void> switch_over();
+  Result<NextGeneration> prepare_replacement(const Options& options,
+                                             const std::vector<std::string>& names) const;
+  Result<void> replace(NextGeneration& next, const Options& options);
+  Inspection inspect(std::size_t max_cgroups);
+
   Result<std::uint64_t> attach(const fs::path& cgroup, std::uint32_t workload);
   Result<void> detach(std::uint64_t cgroup);
   std::vector<std::uint64_t> drop_dead_attachments();
@@ -100,57 +117,156 @@ class Datapath::Impl {
   std::size_t consume_denials(const DenialCallback& callback);
   Result<Counters> counters(std::uint32_t workload) const;
 
-  bpf_object* object() const { return skeleton_->obj; }
+  const Options& options() const { return options_; }
+  const ProgramSet& programs() const { return set_; }
+  bool awaits_contents() const { return !unfilled_.empty(); }
   int denials_fd() const { return ring_buffer__epoll_fd(denials_.get()); }
   const Capabilities& capabilities() const { return capabilities_; }
 
  private:
-  Result<void> adopt();
-  void start_guard(bool wanted);
+  void drop_old_locks();
+  Result<void> switch_guard();
+  Result<void> move_links(bpf_object* programs, bpf_object* guard);
+  void inspect_maps(Inspection& inspection) const;
+  void inspect_links(std::size_t max_cgroups, Inspection& inspection);
   Result<void> bind(std::uint64_t cgroup, std::uint32_t workload);
   void forget(std::uint64_t cgroup);
   std::uint32_t bound_workload(std::uint64_t cgroup) const;
+  const auto& kernel_maps() const { return set_.skeleton().maps; }
 
-  Skeleton skeleton_;
+  Options options_;
   fs::path cgroup_root_;
-  fs::path guard_directory_;
+  ProgramSet set_;
+  std::vector<maps::MapLock> locks_;
+  std::vector<std::string> unfilled_;
   CgroupLinks links_;
+  CgroupLinks guard_links_;  // of the root cgroup, if there is a guard
+  std::uint64_t root_ = 0;   // its id
+  ObjectPins pins_;
   std::set<std::uint64_t> attached_;
+  std::uint64_t last_inspected_ = 0;
   const DenialCallback* denial_callback_ = nullptr;  // while consume_denials() runs
   std::unique_ptr<ring_buffer, RingBufferDeleter> denials_;
   Capabilities capabilities_;
 };
 
-Result<void> Datapath::Impl::start(bool foreign_sockets) {
-  denials_.reset(ring_buffer__new(bpf_map__fd(skeleton_->maps.mg_denials), handle_denial,
+Result<void> Datapath::Impl::start() {
+  denials_.reset(ring_buffer__new(bpf_map__fd(kernel_maps().mg_denials), handle_denial,
                                   &denial_callback_, nullptr));
   if (!denials_) return std::unexpected(system_error("open the denials ring buffer", errno));
-  start_guard(foreign_sockets);
-  return adopt();
-}
-
-// Enforcement of a workload's own sockets does not depend on the guard, so its failure is told, not
-// fatal.
-void Datapath::Impl::start_guard(bool wanted) {
-  Result<void> installed = std::unexpected(Error{"judge foreign sockets", 0, "switched off"});
-  if (wanted)
-    installed = install_guard(skeleton_->obj, guard_directory_, cgroup_root_);
-  else if (auto removed = remove_guard(guard_directory_, cgroup_root_); !removed)
-    installed = removed;
-  capabilities_.foreign_sockets = installed.has_value();
-  if (!installed) capabilities_.foreign_sockets_missing = installed.error().message();
-}
-
-Result<void> Datapath::Impl::adopt() {
+  Result<std::uint64_t> root = cgroup_id(cgroup_root_);
+  if (!root) return std::unexpected(root.error());
+  root_ = *root;
+  if (auto locked = lock_maps(FoundMaps(set_.object()), options_.bpffs, locks_); !locked)
+    return locked;
   for (std::uint64_t cgroup : links_.pinned()) {
     if (links_.is_dead(cgroup)) {
       forget(cgroup);
       continue;
     }
-    if (auto attached = links_.attach(cgroup); !attached) return attached;
+    links_.hold(cgroup);
     attached_.insert(cgroup);
   }
+  return awaits_contents() && !attached_.empty() ? Result<void>() : switch_over();
+}
+
+// In this order: a process that is killed on the way leaves links and pins of which all maps hold
+// the same, and the next one takes those that are pinned.
+Result<void> Datapath::Impl::switch_over() {
+  for (std::uint64_t cgroup : attached_)
+    if (auto attached = links_.attach(cgroup); !attached) return attached;
+  if (auto switched = switch_guard(); !switched) return switched;
+  if (auto pinned = pins_.pin(set_.object()); !pinned) return pinned;
+  unfilled_.clear();
+  drop_old_locks();
   return {};
+}
+
+void Datapath::Impl::drop_old_locks() {
+  const FoundMaps own(set_.object());
+  std::erase_if(locks_, [&](const maps::MapLock& lock) {
+    return std::ranges::none_of(kLockedMaps, [&](std::string_view name) {
+      return own.find(std::string(name))->info().id == lock.map_id();
+    });
+  });
+}
+
+// Enforcement of a workload's own sockets does not depend on the guard, so its failure is told, not
+// fatal.
+Result<void> Datapath::Impl::switch_guard() {
+  capabilities_.foreign_sockets_missing = set_.guard_missing();
+  if (set_.guard() != nullptr)
+    if (auto attached = guard_links_.attach(root_); !attached)
+      capabilities_.foreign_sockets_missing = attached.error().message();
+  capabilities_.foreign_sockets = capabilities_.foreign_sockets_missing.empty();
+  // One on other maps would deny what is allowed.
+  return capabilities_.foreign_sockets ? Result<void>() : guard_links_.remove(root_);
+}
+
+Result<NextGeneration> Datapath::Impl::prepare_replacement(
+    const Options& options, const std::vector<std::string>& names) const {
+  if (awaits_contents())
+    return std::unexpected(Error{"replace maps", EBUSY, "maps of a new layout are being filled"});
+  auto next = load_next_generation(options, FoundMaps(set_.object()), names);
+  if (next && capabilities_.foreign_sockets && next->set.guard() == nullptr)
+    return std::unexpected(Error{"replace maps", 0, next->set.guard_missing()});
+  return next;
+}
+
+Result<void> Datapath::Impl::move_links(bpf_object* programs, bpf_object* guard) {
+  if (auto moved = links_.use(programs); !moved) return moved;
+  if (!capabilities_.foreign_sockets) return {};
+  auto moved = guard_links_.use(guard);
+  if (moved) return moved;
+  if (auto back = links_.use(set_.object()); !back)
+    moved.error().text += "; and back: " + back.error().message();
+  return moved;
+}
+
+Result<void> Datapath::Impl::replace(NextGeneration& next, const Options& options) {
+  if (auto locked = lock_maps(FoundMaps(next.set.object()), options_.bpffs, locks_); !locked)
+    return locked;
+  if (auto moved = move_links(next.set.object(), next.set.guard()); !moved) return moved;
+  if (auto pinned = pins_.pin(next.set.object()); !pinned) {
+    for (const auto& back : {pins_.pin(set_.object()), move_links(set_.object(), set_.guard())})
+      if (!back) pinned.error().text += "; and back: " + back.error().message();
+    return pinned;
+  }
+  set_ = std::move(next.set);
+  options_ = options;
+  drop_old_locks();
+  return {};
+}
+
+Inspection Datapath::Impl::inspect(std::size_t max_cgroups) {
+  Inspection inspection;
+  if (awaits_contents()) return inspection;
+  inspection.repaired = pins_.repair(inspection.problems);
+  inspect_maps(inspection);
+  inspect_links(max_cgroups, inspection);
+  return inspection;
+}
+
+void Datapath::Impl::inspect_maps(Inspection& inspection) const {
+  for (const bpf_map* map : set_.maps()) {
+    const std::string name = bpf_map__name(map);
+    if (!is_frozen(bpf_map__fd(map))) continue;
+    inspection.problems.push_back("map " + name + " is frozen: nothing can be written to it");
+    if (is_replaceable(name)) inspection.frozen.push_back(name);
+  }
+}
+
+void Datapath::Impl::inspect_links(std::size_t max_cgroups, Inspection& inspection) {
+  const auto append = [&](std::vector<std::string> lines) {
+    std::ranges::move(lines, std::back_inserter(inspection.repaired));
+  };
+  if (capabilities_.foreign_sockets) append(guard_links_.repair(root_, inspection.problems));
+  for (std::size_t i = 0; i < std::min(max_cgroups, attached_.size()); ++i) {
+    auto next = attached_.upper_bound(last_inspected_);
+    if (next == attached_.end()) next = attached_.begin();
+    last_inspected_ = *next;
+    append(links_.repair(*next, inspection.problems));
+  }
 }
 
 Result<std::uint64_t> Datapath::Impl::attach(const fs::path& cgroup, std::uint32_t workload) {
@@ -159,10 +275,11 @@ Result<std::uint64_t> Datapath::Impl::attach(const fs::path& cgroup, std::uint32
                                  "workload " + std::to_string(workload) + " is out of range"});
   Result<std::uint64_t> id = cgroup_id(cgroup_root_ / cgroup);
   if (!id) return id;
-  if (!attached_.contains(*id) || !links_.is_attached(*id)) {
-    // A cgroup keeps its storage when it is detached: an old identity must not show while the links
-    // go up.
-    (void)bind(*id, 0);
+  const bool is_new = !attached_.contains(*id);
+  // A cgroup keeps its storage when it is detached: an old identity must not show while the links
+  // go up.
+  if (is_new) (void)bind(*id, 0);
+  if (is_new || (!links_.is_attached(*id) && !awaits_contents())) {
     if (auto attached = links_.attach(*id); !attached) return std::unexpected(attached.error());
     attached_.insert(*id);
   }
@@ -173,9 +290,9 @@ Result<std::uint64_t> Datapath::Impl::attach(const fs::path& cgroup, std::uint32
 Result<void> Datapath::Impl::bind(std::uint64_t cgroup, std::uint32_t workload) {
   const mg_binding binding{.workload = workload, .reserved = 0};
   const mg_cgroup entry{.workload = workload};
-  if (bpf_map_update_elem(bpf_map__fd(skeleton_->maps.mg_bindings), &cgroup, &binding, BPF_EXIST) !=
+  if (bpf_map_update_elem(bpf_map__fd(kernel_maps().mg_bindings), &cgroup, &binding, BPF_EXIST) !=
           0 ||
-      bpf_map_update_elem(bpf_map__fd(skeleton_->maps.mg_cgroups), &cgroup, &entry, BPF_ANY) != 0)
+      bpf_map_update_elem(bpf_map__fd(kernel_maps().mg_cgroups), &cgroup, &entry, BPF_ANY) != 0)
     return std::unexpected(system_error("bind cgroup " + std::to_string(cgroup), errno));
   return {};
 }
@@ -192,7 +309,7 @@ Result<void> Datapath::Impl::detach(std::uint64_t cgroup) {
 void Datapath::Impl::forget(std::uint64_t cgroup) {
   // Whatever fails here concerns a cgroup that is gone or no longer judged.
   (void)links_.remove(cgroup);
-  (void)bpf_map_delete_elem(bpf_map__fd(skeleton_->maps.mg_cgroups), &cgroup);
+  (void)bpf_map_delete_elem(bpf_map__fd(kernel_maps().mg_cgroups), &cgroup);
   attached_.erase(cgroup);
 }
 
@@ -206,8 +323,7 @@ std::vector<std::uint64_t> Datapath::Impl::drop_dead_attachments() {
 
 std::uint32_t Datapath::Impl::bound_workload(std::uint64_t cgroup) const {
   mg_binding binding{};
-  if (bpf_map_lookup_elem(bpf_map__fd(skeleton_->maps.mg_bindings), &cgroup, &binding) != 0)
-    return 0;
+  if (bpf_map_lookup_elem(bpf_map__fd(kernel_maps().mg_bindings), &cgroup, &binding) != 0) return 0;
   return binding.workload;
 }
 
@@ -225,7 +341,7 @@ Result<void> Datapath::Impl::set_proxy_ports(const ProxyPorts& ports) {
   swap_ports(ports.udp6, settings.udp6);
   settings.tcp4 = htons(ports.tcp4);
   settings.tcp6 = htons(ports.tcp6);
-  if (bpf_map_update_elem(bpf_map__fd(skeleton_->maps.mg_settings), &zero, &settings, BPF_ANY) != 0)
+  if (bpf_map_update_elem(bpf_map__fd(kernel_maps().mg_settings), &zero, &settings, BPF_ANY) != 0)
     return std::unexpected(system_error("set the proxy's ports", errno));
   return {};
 }
@@ -233,7 +349,7 @@ Result<void> Datapath::Impl::set_proxy_ports(const ProxyPorts& ports) {
 Result<ProxyPorts> Datapath::Impl::proxy_ports() const {
   const std::uint32_t zero = 0;
   mg_settings settings{};
-  if (bpf_map_lookup_elem(bpf_map__fd(skeleton_->maps.mg_settings), &zero, &settings) != 0)
+  if (bpf_map_lookup_elem(bpf_map__fd(kernel_maps().mg_settings), &zero, &settings) != 0)
     return std::unexpected(system_error("read the proxy's ports", errno));
   ProxyPorts ports;
   swap_ports(settings.udp4, ports.udp4);
@@ -245,7 +361,7 @@ Result<ProxyPorts> Datapath::Impl::proxy_ports() const {
 
 std::optional<DnsFlow> Datapath::Impl::lookup_flow(const mg_dns_flow_key& key) const {
   mg_dns_flow flow{};
-  if (bpf_map_lookup_elem(bpf_map__fd(skeleton_->maps.mg_dns_flows), &key, &flow) != 0) return {};
+  if (bpf_map_lookup_elem(bpf_map__fd(kernel_maps().mg_dns_flows), &key, &flow) != 0) return {};
   DnsFlow result;
   result.workload = flow.workload;
   std::ranges::copy(flow.resolver, result.resolver.begin());
@@ -259,7 +375,7 @@ std::optional<DnsFlow> Datapath::Impl::lookup_flow(const mg_dns_flow_key& key) c
 Result<void> Datapath::Impl::mark_own_socket(int socket) {
   mg_socket value{};
   value.flags = MG_SOCKET_OWN;
-  if (bpf_map_update_elem(bpf_map__fd(skeleton_->maps.mg_sockets), &socket, &value, BPF_ANY) != 0)
+  if (bpf_map_update_elem(bpf_map__fd(kernel_maps().mg_sockets), &socket, &value, BPF_ANY) != 0)
     return std::unexpected(system_error("exempt a socket", errno));
   return {};
 }
@@ -276,7 +392,7 @@ Result<Counters> Datapath::Impl::counters(std::uint32_t workload) const {
   const int cpus = libbpf_num_possible_cpus();
   if (cpus < 0) return std::unexpected(system_error(step, -cpus));
   std::vector<Counters> per_cpu(static_cast<std::size_t>(cpus));
-  if (bpf_map_lookup_elem(bpf_map__fd(skeleton_->maps.mg_counters), &workload, per_cpu.data()) != 0)
+  if (bpf_map_lookup_elem(bpf_map__fd(kernel_maps().mg_counters), &workload, per_cpu.data()) != 0)
     return std::unexpected(system_error(step, errno));
   Counters sum{};
   for (const Counters& cpu : per_cpu) {
@@ -297,12 +413,67 @@ Result<Datapath> Datapath::open(const Options& options) {
     if (!found) return std::unexpected(found.error());
     cgroup_root = *found;
   }
-  Result<Skeleton> skeleton = load_pinned(options);
-  if (!skeleton) return std::unexpected(skeleton.error());
-  auto impl = std::make_unique<Impl>(std::move(*skeleton), options, cgroup_root);
-  if (auto started = impl->start(options.foreign_sockets); !started)
-    return std::unexpected(started.error());
+  if (auto found = check_bpffs(options.bpffs); !found) return std::unexpected(found.error());
+  const FoundMaps found(options.bpffs);
+  std::vector<maps::MapLock> locks;
+  if (auto locked = lock_maps(found, options.bpffs, locks); !locked)
+    return std::unexpected(locked.error());
+  auto first = load_next_generation(options, found, {});
+  if (!first) return std::unexpected(first.error());
+  std::vector<MapCopy> copies = std::move(first->copies);
+  auto impl = std::make_unique<Impl>(std::move(*first), std::move(locks), options, cgroup_root);
+  if (auto copied = copy_all(copies); !copied) return std::unexpected(copied.error());
+  if (auto started = impl->start(); !started) return std::unexpected(started.error());
   return Datapath(std::move(impl));
+}
+
+bool Datapath::awaits_contents() const {
+  return impl_->awaits_contents();
+}
+Result<void> Datapath::switch_over() {
+  return impl_->switch_over();
+}
+Inspection Datapath::inspect(std::size_t max_cgroups) {
+  return impl_->inspect(max_cgroups);
+}
+
+struct MapReplacement::State {
+  Datapath::Impl& datapath;
+  Options options;
+  NextGeneration next;
+  std::size_t copied = 0;  // maps
+};
+
+Result<MapReplacement> Datapath::replace_maps(const MapSizes& sizes,
+                                              const std::vector<std::string>& names) {
+  Options options = impl_->options();
+  options.sizes = sizes;
+  auto next = impl_->prepare_replacement(options, names);
+  if (!next) return std::unexpected(next.error());
+  return MapReplacement(std::make_unique<MapReplacement::State>(
+      MapReplacement::State{*impl_, options, std::move(*next)}));
+}
+
+MapReplacement::MapReplacement(std::unique_ptr<State> state) : state_(std::move(state)) {}
+MapReplacement::MapReplacement(MapReplacement&&) noexcept = default;
+MapReplacement& MapReplacement::operator=(MapReplacement&&) noexcept = default;
+MapReplacement::~MapReplacement() = default;
+
+const std::vector<std::string>& MapReplacement::names() const {
+  return state_->next.replaced;
+}
+
+Result<bool> MapReplacement::copy(std::size_t elements) {
+  std::vector<MapCopy>& copies = state_->next.copies;
+  if (state_->copied == copies.size()) return true;
+  const auto done = copies[state_->copied].next(elements);
+  if (!done) return done;
+  if (*done) ++state_->copied;
+  return state_->copied == copies.size();
+}
+
+Result<void> MapReplacement::finish() {
+  return state_->datapath.replace(state_->next, state_->options);
 }
 
 Datapath::Datapath(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -324,13 +495,12 @@ std::vector<Attachment> Datapath::attachments() const {
 }
 
 int Datapath::map_fd(std::string_view name) const {
-  const bpf_map* map = bpf_object__find_map_by_name(impl_->object(), std::string(name).c_str());
-  return map == nullptr ? -1 : bpf_map__fd(map);
+  return impl_->programs().map_fd(name);
 }
 
 int Datapath::program_fd(std::string_view name) const {
   const bpf_program* program =
-      bpf_object__find_program_by_name(impl_->object(), std::string(name).c_str());
+      bpf_object__find_program_by_name(impl_->programs().object(), std::string(name).c_str());
   return program == nullptr ? -1 : bpf_program__fd(program);
 }
 

@@ -17,6 +17,8 @@
 
 namespace mapgate::datapath {
 
+class MapReplacement;
+
 // Names of the maps whose rows are desired state (agent/maps writes them); bpf/abi.h has their
 // layout.
 inline constexpr std::string_view kWorkloadsMap = "mg_workloads";
@@ -24,16 +26,23 @@ inline constexpr std::string_view kAddressesMap = "mg_addresses";
 inline constexpr std::string_view kPrefixesMap = "mg_prefixes";
 inline constexpr std::string_view kPortsMap = "mg_ports";
 
+// Sizes of the maps whose rows are desired state and that grow with it, in entries.
+struct MapSizes {
+  std::uint32_t addresses = 131072;
+  std::uint32_t prefixes = 16384;
+  std::uint32_t ports = 16384;
+
+  friend bool operator==(const MapSizes&, const MapSizes&) = default;
+};
+
 struct Options {
   // A directory of its own on a bpffs. Made if missing; holds maps/, programs/ and links/<cgroup
   // id>/.
   std::filesystem::path bpffs = "/sys/fs/bpf/mapgate";
   // The cgroup v2 mount point; empty: found in /proc/self/mountinfo.
   std::filesystem::path cgroup_root;
-  // Sizes of the maps. A map pinned with another size is an error: maps are not resized here.
-  std::uint32_t max_addresses = 131072;
-  std::uint32_t max_prefixes = 16384;
-  std::uint32_t max_ports = 16384;
+  MapSizes sizes;
+  // For new maps only: those that are there keep their size.
   std::uint32_t max_dns_flows = 16384;
   std::uint32_t max_udp_peers = 65536;
   // Judge sockets from other cgroups and AF_PACKET sockets too, if the kernel can (see
@@ -85,15 +94,44 @@ struct DnsFlow {
 // Sums over all CPUs, since the map was made.
 using Counters = mg_counters;
 
+// What others have done to maps, pins and links; one line each.
+struct Inspection {
+  std::vector<std::string> repaired;  // and has been put right
+  std::vector<std::string> problems;  // and is still so
+  std::vector<std::string> frozen;    // of these, maps that replace_maps() can put right; names
+};
+
 // The kernel side of mapgate: its programs, maps, links and pins. What it attaches stays attached
 // when the object or the process goes; the next open() adopts it. Not thread-safe. Needs CAP_BPF,
-// CAP_NET_ADMIN, CAP_PERFMON or root.
+// CAP_NET_ADMIN, CAP_PERFMON or root; to find maps whose pins were removed, CAP_SYS_ADMIN.
 class Datapath {
  public:
-  // Opens or makes the pinned maps, loads the programs, and moves every pinned link to them: links
-  // of cgroups that are gone are dropped, missing ones added. No moment passes in which an attached
+  // Finds or makes the maps, loads the programs, and moves every pinned link to them: links of
+  // cgroups that are gone are dropped, missing ones added. No moment passes in which an attached
   // cgroup is not enforced.
+  //
+  // - The maps that attached programs use are taken, whatever is pinned in their place.
+  // - A map of another size, or a frozen one, is replaced by a copy. ENOSPC: it holds more than
+  //   the new size.
+  // - A map of another layout, as an older version made it, is replaced by an empty one: see
+  //   awaits_contents().
+  // - EBUSY: another process writes the maps.
   [[nodiscard]] static Result<Datapath> open(const Options& options);
+
+  // True: maps have a new layout, and the links still run the programs of before, on the maps of
+  // before. Fill the new maps with all that they should hold, then switch_over().
+  [[nodiscard]] bool awaits_contents() const;
+  [[nodiscard]] Result<void> switch_over();
+
+  // Begins to put new maps in the place of those that have another size, and of those named (see
+  // Inspection::frozen). Nothing changes before MapReplacement::finish().
+  [[nodiscard]] Result<MapReplacement> replace_maps(const MapSizes& sizes,
+                                                    const std::vector<std::string>& names = {});
+
+  // Compares the pins, the links and the maps with what they should be, and puts right what it
+  // can: a pin that was removed or replaced, a program that was detached. Looks at the links of
+  // `max_cgroups` cgroups, and at the next ones at the next call.
+  [[nodiscard]] Inspection inspect(std::size_t max_cgroups);
 
   Datapath(Datapath&&) noexcept;
   Datapath& operator=(Datapath&&) noexcept;
@@ -114,7 +152,7 @@ class Datapath {
   // In ascending order of cgroup id.
   [[nodiscard]] std::vector<Attachment> attachments() const;
 
-  // Owned by the datapath; -1 if there is no map of this name.
+  // Owned by the datapath, until its maps are replaced; -1 if there is no map of this name.
   [[nodiscard]] int map_fd(std::string_view name) const;
 
   // The id of a loaded program, e.g. "mg_egress"; 0 if there is no program of this name.
@@ -150,9 +188,37 @@ class Datapath {
   [[nodiscard]] const Capabilities& capabilities() const;
 
  private:
+  friend class MapReplacement;
   class Impl;
   explicit Datapath(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
+};
+
+// New maps on their way into the place of others: copy() until it says true, then finish(). Nobody
+// may write the maps meanwhile: what is written to the old ones after it was copied is lost. Gone
+// without finish(), everything stays as it was. The datapath must outlive it.
+class MapReplacement {
+ public:
+  MapReplacement(MapReplacement&&) noexcept;
+  MapReplacement& operator=(MapReplacement&&) noexcept;
+  ~MapReplacement();
+
+  // The maps that are replaced.
+  [[nodiscard]] const std::vector<std::string>& names() const;
+
+  // Copies about `elements` more; true once all of them are. ENOSPC: a new map is too small for
+  // what the old one holds.
+  [[nodiscard]] Result<bool> copy(std::size_t elements);
+
+  // Moves the links to programs that use the new maps, then the pins. On an error everything is as
+  // it was.
+  [[nodiscard]] Result<void> finish();
+
+ private:
+  friend class Datapath;
+  struct State;
+  explicit MapReplacement(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace mapgate::datapath

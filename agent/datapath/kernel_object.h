@@ -4,9 +4,8 @@
 #include <bpf/libbpf.h>
 
 #include <cstdint>
-#include <filesystem>
-#include <set>
 #include <string>
+#include <vector>
 
 #include "agent/datapath/error.h"
 
@@ -29,22 +28,17 @@ class LibbpfLog {
   std::string text_;
 };
 
-// Lets the object's maps be pinned below `directory`, or taken from there. A map pinned with
-// another layout or size is an error that names the map and both values. Call before loading.
-[[nodiscard]] Result<void> set_map_pins(bpf_object* object, const std::filesystem::path& directory);
-
 // Loads the object. If that fails, says what the kernel lacks, or what libbpf or the verifier
 // complained about.
 [[nodiscard]] Result<void> load_object(bpf_object* object);
 
-// Checks that each pin is the map that the loaded programs use: another process may have replaced
-// it meanwhile.
+// The ids of the maps that a program uses; empty if they cannot be read.
+[[nodiscard]] std::vector<std::uint32_t> program_map_ids(int program_fd);
+
+// Checks that the loaded programs use no maps but the object's own.
 [[nodiscard]] Result<void> check_map_identity(bpf_object* object);
 
-// Pins every program below `directory`, replacing older ones.
-[[nodiscard]] Result<void> pin_programs(bpf_object* object, const std::filesystem::path& directory);
-
-// mkdir -p on a bpffs.
-[[nodiscard]] Result<void> make_directory(const std::filesystem::path& directory);
+// Has somebody forbidden to write this map through system calls (bpftool map freeze)?
+[[nodiscard]] bool is_frozen(int map_fd);
 
 }  // namespace mapgate::datapath

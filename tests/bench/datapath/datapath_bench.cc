@@ -55,7 +55,7 @@ datapath::Datapath open_datapath(const std::filesystem::path& bpffs,
   datapath::Options options;
   options.bpffs = bpffs / "mapgate";
   options.cgroup_root = cgroup_root;
-  options.max_addresses = 1u << 20;
+  options.sizes.addresses = 1u << 20;
   options.test_workload = test_workload;
   auto opened = datapath::Datapath::open(options);
   if (!opened) fail(opened.error().message());

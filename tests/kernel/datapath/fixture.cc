@@ -48,9 +48,9 @@ void DatapathTest::SetUp() {
 Options DatapathTest::options() const {
   Options options;
   options.bpffs = bpffs_->path() / "mapgate";
-  options.max_addresses = 1024;
-  options.max_prefixes = 1024;
-  options.max_ports = 1024;
+  options.sizes.addresses = 1024;
+  options.sizes.prefixes = 1024;
+  options.sizes.ports = 1024;
   options.max_dns_flows = 1024;
   options.max_udp_peers = 1024;
   return options;
