@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boots a kernel under virtme-ng, runs a command in it, and reports the tests that the command ran.
+"""Boots kernels under virtme-ng, one after the other, runs a command in each, and reports the tests that it ran.
 
-The guest's stdout is ctest's report, its stderr and console are one stream. A guest that dies, hangs or takes too long
-is ended, and its console shown."""
+The guest's stdout is ctest's report, its stderr and its console are one stream. A guest that dies, hangs or takes too
+long is ended, and its console shown."""
 
 import argparse
 import contextlib
+import dataclasses
 import os
-import pathlib
 import re
 import selectors
 import shlex
@@ -23,15 +23,32 @@ SILENCE = 400.0
 SKIP_REASON = re.compile(r"^\S+:\d+: Skipped\n(.*?)\n\n", re.MULTILINE | re.DOTALL)
 
 
+@dataclasses.dataclass
+class Guest:
+    report: bytes
+    console: bytes
+    ended: str = ""  # why it was ended; empty if it ended by itself
+
+
+@dataclasses.dataclass
+class Outcomes:
+    passed: list[str] = dataclasses.field(default_factory=list)
+    failed: list[str] = dataclasses.field(default_factory=list)
+    skipped: dict[str, str] = dataclasses.field(default_factory=dict)  # and why
+
+    def counts(self):
+        return f"{len(self.passed)} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
+
+
 def virtme_command(image, command):
-    # TCG whatever the machine has: /dev/kvm may exist and fail. One processor is what emulation keeps busy.
-    return [sys.executable, "-m", "virtme.commands.run", "--kimg", str(image), "--mods", "auto", "--disable-kvm",
+    # Emulated whatever the machine has: /dev/kvm may be there and fail. Emulation keeps one processor busy.
+    return [sys.executable, "-m", "virtme.commands.run", "--kimg", image, "--mods", "auto", "--disable-kvm",
             "--force-9p", "--cpus", "1", "--memory", "2G", "--show-boot-console", "--script-sh", shlex.join(command)]
 
 
 @contextlib.contextmanager
 def process_group(command, scratch):
-    """The guest, gone with all that it started when the block ends."""
+    """A process that is gone, with all that it started, when the block ends."""
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                start_new_session=True, env=os.environ | {"TMPDIR": scratch})
     try:
@@ -39,29 +56,29 @@ def process_group(command, scratch):
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.communicate()
 
 
-def run_guest(command, scratch, timeout):
-    """(report, console, why it was ended or None)."""
-    report, console = bytearray(), bytearray()
-    with process_group(command, scratch) as process, selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ, report)
-        selector.register(process.stderr, selectors.EVENT_READ, console)
+def run_guest(command, timeout, silence=SILENCE):
+    output = {"report": bytearray(), "console": bytearray()}
+    with (tempfile.TemporaryDirectory() as scratch, process_group(command, scratch) as process,
+          selectors.DefaultSelector() as selector):
+        selector.register(process.stdout, selectors.EVENT_READ, output["report"])
+        selector.register(process.stderr, selectors.EVENT_READ, output["console"])
         end = time.monotonic() + timeout
         heard = time.monotonic()
         while selector.get_map():
-            for key, _ in selector.select(timeout=1.0):
+            for key, _ in selector.select(timeout=min(1.0, timeout, silence)):
                 data = os.read(key.fd, 65536)
                 key.data.extend(data)
                 heard = time.monotonic()
                 if not data:
                     selector.unregister(key.fileobj)
             if time.monotonic() > end:
-                return report, console, f"it was ended after {timeout:.0f} s"
-            if time.monotonic() > heard + SILENCE:
-                return report, console, f"it was ended: it had been silent for {SILENCE:.0f} s"
-    return report, console, None
+                return Guest(**output, ended=f"ended after {timeout:.0f} s")
+            if time.monotonic() > heard + silence:
+                return Guest(**output, ended=f"ended after a silence of {silence:.0f} s")
+    return Guest(**output)
 
 
 def skip_reason(case):
@@ -69,54 +86,63 @@ def skip_reason(case):
     return found.group(1) if found else "no reason given"
 
 
-def count_tests(report):
-    """{outcome: [test]} of ctest's report."""
-    outcomes = {"passed": [], "failed": [], "skipped": []}
-    for case in xml.etree.ElementTree.fromstring(report).iter("testcase"):
+def read_report(report):
+    """The Outcomes that ctest's report tells; None if it is not whole."""
+    try:
+        root = xml.etree.ElementTree.fromstring(report)
+    except xml.etree.ElementTree.ParseError:
+        return None
+    outcomes = Outcomes()
+    for case in root.iter("testcase"):
+        # ctest also calls "skipped" what it could not start.
+        skipped = case.find("skipped")
         if case.get("status") == "run":
-            outcomes["passed"].append(case)
-        elif case.find("skipped") is not None:
-            outcomes["skipped"].append(case)
+            outcomes.passed.append(case.get("name"))
+        elif skipped is not None and skipped.get("message", "").startswith("SKIP_"):
+            outcomes.skipped[case.get("name")] = skip_reason(case)
         else:
-            outcomes["failed"].append(case)
+            outcomes.failed.append(case.get("name"))
     return outcomes
 
 
-def tell(line):
-    print(line, file=sys.stderr, flush=True)
+def judge(name, guest, show):
+    """(a line of counts, whether all is well); what explains them goes to `show`, line by line."""
+    outcomes = read_report(guest.report)
+    if outcomes is None or outcomes.failed or guest.ended:
+        show(guest.console.decode(errors="replace"))
+    if outcomes is None or guest.ended:
+        show(f"{name}: the guest {'was ' + guest.ended if guest.ended else 'died'}; its console is above")
+        outcomes = outcomes or Outcomes()
+        outcomes.failed.append("the guest")
+    for test in outcomes.failed:
+        show(f"{name}: FAILED {test}")
+    for test, reason in outcomes.skipped.items():
+        show(f"{name}: skipped {test}: {reason}")
+    return f"{name}: {outcomes.counts()}", bool(outcomes.passed) and not outcomes.failed
 
 
 def main():
+    def show(line):
+        print(line, file=sys.stderr, flush=True)
+
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--name", required=True, help="what to call the kernel in the report")
-    parser.add_argument("--image", required=True, type=pathlib.Path, help="vmlinuz, below a folder with lib/modules")
-    parser.add_argument("--timeout", required=True, type=float, help="seconds for the guest in all")
+    parser.add_argument("--kernel", nargs=2, action="append", required=True, metavar=("NAME", "VMLINUZ"),
+                        help="its modules are in lib/modules of a folder above it")
+    parser.add_argument("--timeout", required=True, type=float, help="seconds for a guest in all")
     parser.add_argument("command", nargs="+", help="what runs in the guest")
     arguments = parser.parse_args()
-    # An exception unwinds, so that the guest does not outlive this process.
+    # An exception unwinds, so that no guest outlives this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
 
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory() as scratch:
-        report, console, ended = run_guest(virtme_command(arguments.image, arguments.command), scratch,
-                                           arguments.timeout)
-    seconds = time.monotonic() - started
-    outcomes = None
-    with contextlib.suppress(xml.etree.ElementTree.ParseError):
-        outcomes = count_tests(bytes(report))
-    if outcomes is None or outcomes["failed"] or ended:
-        tell(console.decode(errors="replace"))
-    if outcomes is None:
-        tell(f"{arguments.name}: {ended or 'the guest died'}; its console is above")
-        print(f"{arguments.name}: 0 passed, 1 failed, 0 skipped", flush=True)
-        return 1
-    for case in outcomes["skipped"]:
-        tell(f"{arguments.name}: skipped {case.get('name')}: {skip_reason(case)}")
-    for case in outcomes["failed"]:
-        tell(f"{arguments.name}: FAILED {case.get('name')}")
-    tell(f"{arguments.name}: {seconds:.0f} s")
-    print(f"{arguments.name}: " + ", ".join(f"{len(cases)} {outcome}" for outcome, cases in outcomes.items()), flush=True)
-    return 1 if outcomes["failed"] or not outcomes["passed"] else 0
+    well = True
+    for name, image in arguments.kernel:
+        show(f"booting {name}")
+        started = time.monotonic()
+        line, good = judge(name, run_guest(virtme_command(image, arguments.command), arguments.timeout), show)
+        show(f"{name}: {time.monotonic() - started:.0f} s")
+        print(line, flush=True)
+        well = well and good
+    return 0 if well else 1
 
 
 if __name__ == "__main__":

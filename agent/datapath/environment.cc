@@ -87,15 +87,17 @@ Result<void> ensure_bpffs(const fs::path& mount_point) {
 }
 
 Result<std::uint64_t> cgroup_id(const fs::path& cgroup) {
+  const std::string step = "open cgroup " + cgroup.string();
+  struct statfs info {};
+  if (::statfs(cgroup.c_str(), &info) != 0) return std::unexpected(system_error(step, errno));
+  // Not every other file system has handles, so this comes first.
+  if (info.f_type != CGROUP2_SUPER_MAGIC)
+    return std::unexpected(Error{step, EINVAL, "not a directory of a cgroup v2 hierarchy"});
   KernfsHandle handle{};
   handle.header.handle_bytes = sizeof handle.id;
   int mount_id = 0;
   if (::name_to_handle_at(AT_FDCWD, cgroup.c_str(), &handle.header, &mount_id, 0) != 0)
-    return std::unexpected(system_error("open cgroup " + cgroup.string(), errno));
-  struct statfs info {};
-  if (::statfs(cgroup.c_str(), &info) != 0 || info.f_type != CGROUP2_SUPER_MAGIC)
-    return std::unexpected(Error{"open cgroup " + cgroup.string(), EINVAL,
-                                 "not a directory of a cgroup v2 hierarchy"});
+    return std::unexpected(system_error(step, errno));
   return handle.id;
 }
 
