@@ -139,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(, KernelMapType,
                          [](const auto& type) { return describe_type(type.param); });
 
 TEST_P(KernelMapType, HoldsWhatWasWrittenAndNothingThatWasErased) {
-  MapOperations operations = operations_on(make(info_for(GetParam())));
+  MapOperations operations = operations_on(make(info_for(GetParam(), 1001)));
   EXPECT_EQ(failures(carry_out(operations, writes(0, 1000))), 0U);
   expect_contents(scan(operations), writes(0, 1000));
   EXPECT_EQ(failures(carry_out(operations, writes(0, 500, 7000))), 0U);
@@ -183,6 +183,29 @@ TEST_P(KernelMapType, AFullMapTakesNewRowsAsItsDeletesMakeRoom) {
   EXPECT_EQ(failures(results), 2U);
   EXPECT_EQ(operations.status()[0].entries, 64U);
   EXPECT_EQ(scan(operations).size(), 64U);
+}
+
+TEST_P(KernelMapType, AFullMapTakesChangesInPlaceUnlessItsKernelRefusesThem) {
+  constexpr std::uint32_t kSize = 64;
+  Map map = make(info_for(GetParam(), kSize));
+  const int fd = map.fd();
+  MapOperations operations = operations_on(std::move(map));
+  ASSERT_EQ(failures(carry_out(operations, writes(0, kSize))), 0U);
+  const auto change = writes(0, kSize, 7000);
+  // Tries did before December 2024.
+  const bool refuses = bpf_map_update_elem(fd, change[0].key.bytes().data(),
+                                           change[0].value->data(), BPF_EXIST) != 0;
+  EXPECT_TRUE(!refuses || GetParam() == BPF_MAP_TYPE_LPM_TRIE);
+  const auto results = carry_out(operations, change);
+  EXPECT_EQ(failures(results), refuses ? kSize : 0U);
+  if (!refuses) return expect_contents(scan(operations), change);
+  for (const Result& result : results)
+    EXPECT_EQ(result.error->error_class, ErrorClass::kCapacity) << result.error->text;
+  // One entry of room is enough for all of them.
+  carry_out(operations, erases(0, 1));
+  const auto rest = std::vector(change.begin() + 1, change.end());
+  EXPECT_EQ(failures(carry_out(operations, rest)), 0U);
+  expect_contents(scan(operations), rest);
 }
 
 TEST_P(KernelMapType, AFrozenMapFailsPermanently) {
@@ -275,14 +298,28 @@ TEST_P(KernelMapType, ReadingByKeysFindsTheSameAsByBatches) {
   expect_contents(scan(singly), expected);
 }
 
-TEST_F(KernelMaps, CapabilitiesAreWhatThisKernelHas) {
-  std::vector<Map> maps;
-  maps.push_back(make(info_for(BPF_MAP_TYPE_HASH)));
-  maps.push_back(make(info_for(BPF_MAP_TYPE_ARRAY)));
-  const auto status = operations_on(std::move(maps)).status();
-  EXPECT_TRUE(status[0].update_batch && status[0].delete_batch && status[0].lookup_batch);
-  EXPECT_TRUE(status[1].update_batch && status[1].lookup_batch);
-  EXPECT_FALSE(status[1].delete_batch);
+// Whether a kernel has a call is asked with no element; the answer is what a call with one says.
+TEST_P(KernelMapType, CapabilitiesAreWhatThisKernelHas) {
+  Map map = make(info_for(GetParam()));
+  const int fd = map.fd();
+  const MapOperations operations = operations_on(std::move(map));
+  const MapStatus status = operations.status()[0];
+  const auto write = writes(0, 1);
+  std::vector<std::byte> key(write[0].key.bytes().begin(), write[0].key.bytes().end());
+  std::vector<std::byte> cursor(8);
+  std::uint64_t value = 1;
+  std::uint32_t count = 1;
+  EXPECT_EQ(bpf_map_update_batch(fd, key.data(), &value, &count, nullptr) == 0,
+            status.update_batch);
+  count = 1;
+  const int read =
+      bpf_map_lookup_batch(fd, nullptr, cursor.data(), key.data(), &value, &count, nullptr);
+  EXPECT_EQ(read == 0 || errno == ENOENT || errno == ENOSPC, status.lookup_batch);
+  count = 1;
+  EXPECT_EQ(bpf_map_delete_batch(fd, key.data(), &count, nullptr) == 0, status.delete_batch);
+  if (GetParam() == BPF_MAP_TYPE_LPM_TRIE) return;  // since 5.13
+  EXPECT_TRUE(status.update_batch && status.lookup_batch);
+  EXPECT_EQ(status.delete_batch, GetParam() == BPF_MAP_TYPE_HASH);
 }
 
 TEST_F(KernelMaps, ABatchGoesToTheMapsOfItsRows) {
