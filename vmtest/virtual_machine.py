@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boots kernels under virtme-ng, one after the other, runs a command in each, and reports the tests that it ran.
+"""Boots kernels under virtme-ng, one per processor at a time, runs a command in each, and reports the tests that it ran.
 
 The guest's stdout is ctest's report, its stderr and its console are one stream. A guest that dies, hangs or takes too
 long is ended, and its console shown."""
 
 import argparse
+import asyncio
 import contextlib
 import dataclasses
 import os
 import re
-import selectors
 import shlex
 import signal
 import subprocess
@@ -48,7 +48,8 @@ def virtme_command(image, command):
 
 @contextlib.contextmanager
 def process_group(command, scratch):
-    """A process that is gone, with all that it started, when the block ends."""
+    """A process that is gone, with all that it started, when the block ends. Not asyncio's own: a task that is cancelled
+    while it starts one leaves the grandchildren."""
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                start_new_session=True, env=os.environ | {"TMPDIR": scratch})
     try:
@@ -56,29 +57,29 @@ def process_group(command, scratch):
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.wait()
 
 
-def run_guest(command, timeout, silence=SILENCE):
-    output = {"report": bytearray(), "console": bytearray()}
-    with (tempfile.TemporaryDirectory() as scratch, process_group(command, scratch) as process,
-          selectors.DefaultSelector() as selector):
-        selector.register(process.stdout, selectors.EVENT_READ, output["report"])
-        selector.register(process.stderr, selectors.EVENT_READ, output["console"])
-        end = time.monotonic() + timeout
-        heard = time.monotonic()
-        while selector.get_map():
-            for key, _ in selector.select(timeout=min(1.0, timeout, silence)):
-                data = os.read(key.fd, 65536)
-                key.data.extend(data)
-                heard = time.monotonic()
-                if not data:
-                    selector.unregister(key.fileobj)
-            if time.monotonic() > end:
-                return Guest(**output, ended=f"ended after {timeout:.0f} s")
-            if time.monotonic() > heard + silence:
-                return Guest(**output, ended=f"ended after a silence of {silence:.0f} s")
-    return Guest(**output)
+async def run_guest(command, timeout, silence=SILENCE):
+    report, console = bytearray(), bytearray()
+    ended = ""
+    loop = asyncio.get_running_loop()
+
+    async def collect(pipe, into):
+        reader = asyncio.StreamReader()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        with contextlib.closing(transport):
+            while data := await reader.read(65536):
+                into.extend(data)
+                quiet.reschedule(loop.time() + silence)
+
+    with tempfile.TemporaryDirectory() as scratch, process_group(command, scratch) as process:
+        try:
+            async with asyncio.timeout(timeout), asyncio.timeout(silence) as quiet:
+                await asyncio.gather(collect(process.stdout, report), collect(process.stderr, console))
+        except TimeoutError:
+            ended = f"ended after a silence of {silence:g} s" if quiet.expired() else f"ended after {timeout:g} s"
+    return Guest(bytes(report), bytes(console), ended)
 
 
 def skip_reason(case):
@@ -121,27 +122,40 @@ def judge(name, guest, show):
     return f"{name}: {outcomes.counts()}", bool(outcomes.passed) and not outcomes.failed
 
 
-def main():
-    def show(line):
-        print(line, file=sys.stderr, flush=True)
+def show(line):
+    print(line, file=sys.stderr, flush=True)
 
+
+async def run_kernels(kernels, command, timeout):
+    """Whether all is well in each."""
+    processors = asyncio.Semaphore(len(os.sched_getaffinity(0)))
+
+    async def run_kernel(name, image):
+        async with processors:
+            show(f"booting {name}")
+            started = time.monotonic()
+            guest = await run_guest(virtme_command(image, command), timeout)
+            line, good = judge(name, guest, show)
+            show(f"{name}: {time.monotonic() - started:.0f} s")
+            print(line, flush=True)
+            return good
+
+    # A cancelled task unwinds, so that no guest outlives this process.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)
+    return all(await asyncio.gather(*(run_kernel(name, image) for name, image in kernels)))
+
+
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernel", nargs=2, action="append", required=True, metavar=("NAME", "VMLINUZ"),
                         help="its modules are in lib/modules of a folder above it")
     parser.add_argument("--timeout", required=True, type=float, help="seconds for a guest in all")
     parser.add_argument("command", nargs="+", help="what runs in the guest")
     arguments = parser.parse_args()
-    # An exception unwinds, so that no guest outlives this process.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
-
-    well = True
-    for name, image in arguments.kernel:
-        show(f"booting {name}")
-        started = time.monotonic()
-        line, good = judge(name, run_guest(virtme_command(image, arguments.command), arguments.timeout), show)
-        show(f"{name}: {time.monotonic() - started:.0f} s")
-        print(line, flush=True)
-        well = well and good
+    try:
+        well = asyncio.run(run_kernels(arguments.kernel, arguments.command, arguments.timeout))
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        sys.exit("interrupted")
     return 0 if well else 1
 
 

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the runner makes of guests; shells stand in for them."""
 
+import asyncio
 import pathlib
+import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "vmtest"))
-from virtual_machine import Guest, judge, read_report, run_guest  # noqa: E402
+RUNNER_FOLDER = str(pathlib.Path(__file__).resolve().parents[2] / "vmtest")
+sys.path.insert(0, RUNNER_FOLDER)
+import virtual_machine  # noqa: E402
+from virtual_machine import Guest, judge, read_report  # noqa: E402
 
 REPORT = b"""<?xml version="1.0" encoding="UTF-8"?>
 <testsuite name="Linux-c++" tests="4" failures="1" disabled="0" skipped="2">
@@ -28,32 +33,66 @@ on tries
 ALL_PASS = b'<testsuite><testcase name="a" status="run"/></testsuite>'
 
 
-def shell(script):
-    return ["/bin/sh", "-c", script]
+def run_guest(script, **limits):
+    return asyncio.run(virtual_machine.run_guest(["/bin/sh", "-c", script], **limits))
+
+
+def wait_until(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
+
+
+def is_gone(pid):
+    status = pathlib.Path(f"/proc/{pid}/status")
+
+    def ended():
+        try:
+            return "(zombie)" in status.read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+    return wait_until(ended)
 
 
 class RunGuestTest(unittest.TestCase):
     def test_keeps_report_and_console_apart(self):
-        guest = run_guest(shell("echo report; echo console >&2"), timeout=60)
+        guest = run_guest("echo report; echo console >&2", timeout=60)
         self.assertEqual(guest, Guest(b"report\n", b"console\n"))
 
     def test_ends_a_guest_that_takes_too_long(self):
-        guest = run_guest(shell("while :; do echo busy >&2; sleep 0.1; done"), timeout=0.5)
+        guest = run_guest("while :; do echo busy >&2; sleep 0.1; done", timeout=0.5)
         self.assertIn("ended after", guest.ended)
         self.assertIn(b"busy", guest.console)
 
     def test_ends_a_guest_that_is_silent(self):
-        guest = run_guest(shell("echo last words >&2; sleep 60"), timeout=60, silence=0.5)
+        guest = run_guest("echo last words >&2; sleep 60", timeout=60, silence=0.5)
         self.assertIn("silence", guest.ended)
         self.assertEqual(guest.console, b"last words\n")
 
     def test_ends_what_the_guest_started(self):
-        started = time.monotonic()
-        guest = run_guest(shell("sleep 61 & echo $! ; wait"), timeout=0.5)
-        # The pipes close only when the last holder of them is gone.
-        self.assertLess(time.monotonic() - started, 30)
-        status = pathlib.Path(f"/proc/{int(guest.report)}/status")
-        self.assertTrue(not status.exists() or "Z (zombie)" in status.read_text())
+        guest = run_guest("sleep 61 & echo $! ; wait", timeout=0.5)
+        self.assertTrue(is_gone(int(guest.report)))
+
+
+class RunnerTest(unittest.TestCase):
+    def test_takes_its_guests_along_when_it_is_ended(self):
+        program = """
+import sys, virtual_machine
+virtual_machine.virtme_command = lambda image, command: ["/bin/sh", "-c", "sleep 61 & echo $! >" + image + "; wait"]
+virtual_machine.main()"""
+        with tempfile.TemporaryDirectory() as folder:
+            files = [pathlib.Path(folder) / name for name in ("a", "b")]
+            kernels = [word for file in files for word in ("--kernel", file.name, str(file))]
+            runner = subprocess.Popen([sys.executable, "-c", program, *kernels, "--timeout", "60", "true"],
+                                      env={"PYTHONPATH": RUNNER_FOLDER}, stderr=subprocess.DEVNULL)
+            self.assertTrue(wait_until(lambda: files[0].exists() and files[0].read_text()))
+            runner.terminate()
+            self.assertEqual(runner.wait(30), 1)
+            for file in files:
+                # With a single processor the second has not begun.
+                self.assertTrue(not file.exists() or is_gone(int(file.read_text())))
 
 
 class ReportTest(unittest.TestCase):
