@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What YAML and JSON have in common, with places, so that a spec is checked by the same code.
-// Internal to agent/policy.
+// What YAML and JSON have in common, with places, so that a spec is checked by the same code. For
+// agent/policy, and for agent/schema, which reads the entries of declared maps.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +23,8 @@ struct Location {
 struct DocumentKey {
   std::string text;
   Location location;
+
+  friend bool operator==(const DocumentKey&, const DocumentKey&) = default;
 };
 
 struct DocumentNode {
@@ -32,9 +34,11 @@ struct DocumentNode {
   Location location;
   bool boolean = false;
   std::int64_t integer = 0;
-  std::string text;                 // of a string
+  std::string text;                 // of a string; of another number the number as it is written
   std::vector<DocumentNode> items;  // of a list; of a mapping the values
   std::vector<DocumentKey> keys;    // of a mapping, one per item; may repeat
+
+  friend bool operator==(const DocumentNode&, const DocumentNode&) = default;
 };
 
 struct DocumentError {

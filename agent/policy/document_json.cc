@@ -76,11 +76,11 @@ class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
   }
   bool number_unsigned(number_unsigned_t value) override {
     if (value > std::numeric_limits<std::int64_t>::max())
-      return add(DocumentNode::Kind::kOtherNumber, [](DocumentNode&) {});
+      return add_other_number(std::to_string(value));
     return number_integer(static_cast<number_integer_t>(value));
   }
-  bool number_float(number_float_t, const string_t&) override {
-    return add(DocumentNode::Kind::kOtherNumber, [](DocumentNode&) {});
+  bool number_float(number_float_t, const string_t& text) override {
+    return add_other_number(text);
   }
   bool string(string_t& value) override {
     return add(DocumentNode::Kind::kString,
@@ -126,6 +126,9 @@ class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
     fill(node);
     builder_.add(std::move(node));
     return true;
+  }
+  bool add_other_number(const std::string& text) {
+    return add(DocumentNode::Kind::kOtherNumber, [&](DocumentNode& node) { node.text = text; });
   }
   bool begin_node(DocumentNode::Kind kind) {
     builder_.begin(kind, token_location());

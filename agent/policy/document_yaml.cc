@@ -47,6 +47,7 @@ DocumentNode plain_scalar(const std::string& text, Location location) {
     node.kind = DocumentNode::Kind::kInteger;
   } else if (is_number(text)) {
     node.kind = DocumentNode::Kind::kOtherNumber;
+    node.text = text;
   } else {
     node.kind = DocumentNode::Kind::kString;
     node.text = text;

@@ -13,6 +13,7 @@
 
 #include "agent/policy/name.h"
 #include "agent/policy/spec_fields.h"
+#include "agent/policy/spec_maps.h"
 #include "bpf/abi.h"
 
 namespace mapgate::policy {
@@ -74,7 +75,7 @@ constexpr std::array kIcmpV6Names = std::to_array<IcmpName>({
 // Reads the whole document into a Spec. Goes on after a fault, so that all are found.
 class SpecReader {
  public:
-  explicit SpecReader(SpecErrors& errors) : errors_(errors) {}
+  SpecReader(SpecErrors& errors, std::string_view file) : errors_(errors), file_(file) {}
 
   Spec read(const Place& root) {
     Spec spec;
@@ -83,7 +84,13 @@ class SpecReader {
       static_cast<void>(read_integer(errors_, *version, 1, 1));
     }
     if (const auto node = fields.optional("node")) spec.node = read_node(*node);
-    if (const auto policy = fields.required("policy")) spec.workloads = read_policy(*policy);
+    const auto policy = fields.optional("policy");
+    const auto maps = fields.optional("maps");
+    if (policy) spec.workloads = read_policy(*policy);
+    if (maps) spec.maps = read_declared_maps(errors_, *maps, file_);
+    // Leaving out both would let go of everything: more often a slip.
+    if (!policy && !maps && root.node().kind == DocumentNode::Kind::kMapping)
+      errors_.add(root, "the field policy is missing");
     fields.finish();
     return spec;
   }
@@ -464,6 +471,7 @@ class SpecReader {
   }
 
   SpecErrors& errors_;
+  std::string_view file_;
   std::set<std::string_view> names_;
 };
 
@@ -519,7 +527,7 @@ std::expected<Spec, std::vector<SpecError>> parse_spec(std::string_view text, Sp
     return std::unexpected(std::move(errors));
   }
   SpecErrors errors(file);
-  Spec spec = SpecReader(errors).read(Place(*document));
+  Spec spec = SpecReader(errors, file).read(Place(*document));
   if (!errors.empty()) return std::unexpected(std::move(errors).finish());
   return spec;
 }

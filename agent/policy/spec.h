@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "agent/policy/address.h"
+#include "agent/policy/map_spec.h"
 #include "agent/policy/pattern.h"
 #include "agent/policy/port_set.h"
 
@@ -94,6 +95,7 @@ struct NodeSettings {
 struct Spec {
   NodeSettings node;
   std::vector<WorkloadSpec> workloads;  // names are unique, cgroups do not overlap
+  std::vector<MapSpec> maps;            // names and pins are unique
 
   friend bool operator==(const Spec&, const Spec&) = default;
 };

@@ -70,7 +70,7 @@ std::string list_names(const std::vector<std::string_view>& names) {
 }
 
 std::string Place::pointer() const {
-  if (parent_ == nullptr) return {};
+  if (parent_ == nullptr) return std::string(key_);
   const bool in_list = parent_->node().kind == DocumentNode::Kind::kList;
   return parent_->pointer() + '/' + (in_list ? std::to_string(index_) : escape_pointer(key_));
 }
@@ -81,7 +81,7 @@ void SpecErrors::add(const Place& place, Location location, std::string reason) 
     return;
   }
   errors_.push_back({.file = std::string(file_),
-                     .line = location.line,
+                     .line = location.line + first_line_ - 1,
                      .column = location.column,
                      .pointer = place.pointer(),
                      .reason = std::move(reason)});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading a document's values with all faults collected, each with its place. Internal to
-// agent/policy.
+// Reading a document's values with all faults collected, each with its place. For agent/policy and
+// agent/schema.
 #pragma once
 
 #include <chrono>
@@ -25,6 +25,8 @@ namespace mapgate::policy {
 class Place {
  public:
   explicit Place(const DocumentNode& root) : node_(&root) {}
+  // A part of a document that is read apart from it. `pointer` leads to it, and must outlive it.
+  Place(std::string_view pointer, const DocumentNode& part) : key_(pointer), node_(&part) {}
   Place(const Place& parent, std::string_view key, const DocumentNode& node)
       : parent_(&parent), key_(key), node_(&node) {}
   Place(const Place& parent, std::size_t index, const DocumentNode& node)
@@ -49,12 +51,16 @@ class SpecErrors {
     add(place, place.node().location, std::move(reason));
   }
   void add(const Place& place, Location location, std::string reason);
+  // The first line of what is read next is line `line` of the file.
+  void set_first_line(unsigned line) { first_line_ = line; }
+  [[nodiscard]] std::size_t count() const { return errors_.size() + left_out_; }
   [[nodiscard]] bool empty() const { return errors_.empty(); }
   // In the order of their places; the last one says how many were left out.
   [[nodiscard]] std::vector<SpecError> finish() &&;
 
  private:
   std::string_view file_;
+  unsigned first_line_ = 1;
   std::vector<SpecError> errors_;
   std::size_t left_out_ = 0;
 };

@@ -36,7 +36,10 @@ json minimal_spec() {
       R"({"formatVersion": 1, "node": {"maps": {}, "dns": {}}, "policy": {"workloads": [
     {"name": "web", "selector": {"cgroup": "/web"}, "egress": [
       {"toFQDNs": [{"matchName": "a.org"}], "toCIDRSet": [{"cidr": "10.0.0.0/8"}],
-       "toPorts": [{"port": 1}], "icmps": [{"fields": [{"type": 8}]}]}]}]}})");
+       "toPorts": [{"port": 1}], "icmps": [{"fields": [{"type": 8}]}]}]}]},
+    "maps": [{"name": "blocklist", "pin": "/sys/fs/bpf/blocklist", "entries": [{"key": 1, "value": 2}],
+              "layout": {"key": "u32", "value": "u32"},
+              "create": {"type": "hash", "keySize": 4, "valueSize": 4, "maxEntries": 1}}]})");
 }
 
 std::expected<Spec, std::vector<SpecError>> parse(const json& document) {
@@ -94,7 +97,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Definition{"cidrSet", "/policy/workloads/0/egress/0/toCIDRSet/0"},
                     Definition{"port", "/policy/workloads/0/egress/0/toPorts/0"},
                     Definition{"icmp", "/policy/workloads/0/egress/0/icmps/0"},
-                    Definition{"icmpField", "/policy/workloads/0/egress/0/icmps/0/fields/0"}));
+                    Definition{"icmpField", "/policy/workloads/0/egress/0/icmps/0/fields/0"},
+                    Definition{"declaredMap", "/maps/0"},
+                    Definition{"mapEntry", "/maps/0/entries/0"},
+                    Definition{"mapLayout", "/maps/0/layout"},
+                    Definition{"mapCreation", "/maps/0/create"}));
 
 TEST(Schema, DefaultsAreTheParsers) {
   const json definitions = schema()["$defs"];

@@ -210,7 +210,7 @@ TEST(Spec, JsonFaultsHaveTheirPlaceToo) {
           "selector, mode, onGateTimeout, allowLoopback, egress, dns",
           "web.json:5:58: /policy/workloads/1: expected a mapping",
           "web.json:5:63: /policy/workloads/2: expected a mapping",
-          "web.json:6:2: /x: unknown field \"x\"; known here: formatVersion, node, policy"));
+          "web.json:6:2: /x: unknown field \"x\"; known here: formatVersion, node, policy, maps"));
 }
 
 struct Fault {
