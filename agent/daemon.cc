@@ -37,6 +37,7 @@
 #include "agent/datapath/unique_fd.h"
 #include "agent/dns/proxy.h"
 #include "agent/engine/datapath_binding.h"
+#include "agent/engine/declared_maps.h"
 #include "agent/engine/denial_log.h"
 #include "agent/engine/policy_engine.h"
 #include "agent/engine/spec_controller.h"
@@ -215,6 +216,7 @@ class Daemon::Parts {
  private:
   OrError<void> open_datapath(const policy::NodeSettings& node);
   OrError<void> open_engine(const policy::NodeSettings& node);
+  void open_declared_maps(const reconciler::Options& reconciler);
   OrError<void> open_proxy(const policy::NodeSettings& node);
   OrError<void> open_control();
   void wait_for_signal();
@@ -234,6 +236,7 @@ class Daemon::Parts {
   std::optional<engine::DatapathEnforcement> enforcement_;
   std::unique_ptr<engine::WorkloadBindings> bindings_;
   std::unique_ptr<engine::PolicyEngine> engine_;
+  std::optional<engine::DeclaredMaps> declared_;
   std::optional<engine::SpecController> specs_;
   std::optional<engine::DatapathFlows> flows_;
   dns::SystemRandom random_;
@@ -313,10 +316,21 @@ OrError<void> Daemon::Parts::open_engine(const policy::NodeSettings& node) {
   engine_ = std::make_unique<engine::PolicyEngine>(
       engine::PolicyEngine::Environment{io_, *used, *bindings_, *store_, log_}, epoch,
       engine_options);
-  specs_.emplace(io_, *engine_, options_.spec, log_);
+  open_declared_maps(engine_options.reconciler);
+  specs_.emplace(io_, *engine_, *declared_, options_.spec, log_);
   denials_.emplace(
       io_, *datapath_, [this](engine::WorkloadId id) { return engine_->workload_name(id); }, log_);
   return {};
+}
+
+void Daemon::Parts::open_declared_maps(const reconciler::Options& reconciler) {
+  const engine::DeclaredMap::Environment environment{
+      .io = io_, .calls = map_calls_, .log = log_, .reconciler = reconciler, .new_epoch = [] {
+        return reconciler::Epoch::from_random(random_number<std::uint64_t>(),
+                                              random_number<std::uint64_t>());
+      }};
+  declared_.emplace(environment, engine::DeclaredMaps::Options{.spec_file = options_.spec,
+                                                               .own_folder = options_.bpffs});
 }
 
 OrError<void> Daemon::Parts::open_proxy(const policy::NodeSettings& node) {
@@ -339,6 +353,8 @@ OrError<void> Daemon::Parts::open_control() {
   api_.emplace(control::Api::Sources{
       .engine = *engine_,
       .specs = *specs_,
+      .declared = *declared_,
+      .map_calls = map_calls_,
       .maps = [this] { return operations_->status(); },
       .dns = [this] { return proxy_->counters(); },
       .counters = [this](engine::WorkloadId id) -> std::optional<mg_counters> {

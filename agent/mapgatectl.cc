@@ -83,6 +83,10 @@ Reply request(const CommandLine& line, const std::string& method, const std::str
   return {code, std::move(body)};
 }
 
+std::string parameter(const std::string& name, const std::string& value) {
+  return value.empty() ? "" : "&" + name + "=" + percent_encode(value);
+}
+
 // All pages of a list as one.
 Json request_list(const CommandLine& line, const std::string& path, const std::string& query,
                   const std::string& list) {
@@ -96,14 +100,11 @@ Json request_list(const CommandLine& line, const std::string& path, const std::s
       for (Json& entry : page[list]) whole[list].push_back(std::move(entry));
     }
     if (page["next"].is_null()) break;
-    from = fmt::format("&from={}", page["next"].get<std::uint64_t>());
+    const Json& next = page["next"];
+    from = parameter("from", next.is_string() ? next.get<std::string>() : next.dump());
   }
   whole.erase("next");
   return whole;
-}
-
-std::string parameter(const std::string& name, const std::string& value) {
-  return value.empty() ? "" : "&" + name + "=" + percent_encode(value);
 }
 
 // --- tables
@@ -143,6 +144,42 @@ void print_table(const Row& header, const std::vector<Row>& rows) {
   };
   print_row(header);
   for (const Row& row : rows) print_row(row);
+}
+
+// A declared map's, in one line.
+std::string state_of(const Json& map) {
+  std::string text = cell(map["state"]);
+  if (!map.contains("rows")) return text;
+  const Json& rows = map["rows"];
+  const Json& resync = map["resync"];
+  if (rows["pending"] != 0) text += ", " + cell(rows["pending"]) + " pending";
+  if (rows["error"] != 0) text += ", " + cell(rows["error"]) + " failed";
+  if (map["nearly_full"].get<bool>()) text += ", nearly full";
+  if (resync["repaired"] != 0) text += ", " + cell(resync["repaired"]) + " repaired";
+  if (resync["foreign"] != 0) text += ", " + cell(resync["foreign"]) + " foreign entries left";
+  return text;
+}
+
+void print_declared(const Json& maps) {
+  if (maps.empty()) return;
+  std::cout << "\n";
+  std::vector<Row> rows;
+  std::vector<Row> errors;
+  for (const Json& map : maps) {
+    const bool open = map.contains("entries");
+    rows.push_back({cell(map["name"]), open ? cell(map["type"]) : "-",
+                    open ? cell(map["entries"]) : "-", open ? cell(map["max_entries"]) : "-",
+                    open ? fmt::format("{:.1f}%", map["fill"].get<double>() * 100) : "-",
+                    state_of(map), cell(map["pin"])});
+    if (!map["error"].is_null()) errors.push_back({cell(map["name"]), "-", cell(map["error"])});
+    if (!open) continue;
+    for (const Json& error : map["errors"])
+      errors.push_back({cell(map["name"]), printable(error["key"].dump()), cell(error["error"])});
+  }
+  print_table({"DECLARED MAP", "TYPE", "ENTRIES", "MAX", "FILL", "STATE", "PIN"}, rows);
+  if (errors.empty()) return;
+  std::cout << "\n";
+  print_table({"DECLARED MAP", "KEY", "ERROR"}, errors);
 }
 
 void print_status(const Json& status) {
@@ -190,6 +227,7 @@ void print_status(const Json& status) {
                          cell(workload["error"])});
   }
   print_table({"WORKLOAD", "MODE", "STATE", "CGROUP", "DENIED", "ERROR"}, workloads);
+  print_declared(status["declared_maps"]);
   if (status["errors"].empty()) return;
   std::cout << "\n";
   std::vector<Row> errors;
@@ -211,7 +249,25 @@ std::string row_key(const Json& row) {
   return "settings";
 }
 
+// Of a declared map, in one line each, as the spec could have them.
+void print_declared_entries(const Json& body) {
+  std::vector<Row> rows;
+  for (const Json& entry : body["entries"]) {
+    Row row = {printable(entry["key"].dump()), printable(entry["value"].dump())};
+    if (entry.contains("state")) {
+      row.push_back(cell(entry["state"]) + (entry["erased"].get<bool>() ? " (delete)" : ""));
+      row.push_back(cell(entry["error"]));
+    }
+    rows.push_back(std::move(row));
+  }
+  Row header = {"KEY", "VALUE"};
+  if (!rows.empty() && rows.front().size() > header.size())
+    header = {"KEY", "VALUE", "STATE", "ERROR"};
+  print_table(header, rows);
+}
+
 void print_entries(const Json& body) {
+  if (body.contains("pin")) return print_declared_entries(body);
   std::vector<Row> rows;
   for (const Json& row : body["entries"]) {
     std::string value = row.contains("ports")  ? cell(row["ports"])
@@ -306,12 +362,13 @@ void add_commands(CLI::App& app, CommandLine& line, Command& command) {
     return print(l, request(l, "GET", "/v1/status", kPatience).body, print_status);
   });
   CLI::App* get =
-      add("get", "Rows with their status, deletions included", [](const CommandLine& l) {
+      add("get", "Rows with their status, or what a declared map holds", [](const CommandLine& l) {
         const std::string query = parameter("map", l.map) + parameter("workload", l.workload) +
                                   parameter("state", l.state);
         return print(l, request_list(l, "/v1/entries", query, "entries"), print_entries);
       });
-  get->add_option("--map", line.map, "Only rows of this map, e.g. mg_addresses");
+  get->add_option("--map", line.map,
+                  "Only rows of this map, e.g. mg_addresses; or a map that the spec declares");
   get->add_option("--workload", line.workload, "Only rows of this workload");
   get->add_option("--state", line.state, "Only rows in this state")
       ->check(CLI::IsMember({"pending", "done", "error"}));

@@ -8,14 +8,18 @@
 #include <utility>
 
 #include <boost/asio/as_tuple.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <nlohmann/json.hpp>
 
+#include "agent/control/declared_text.h"
 #include "agent/control/http_server.h"
+#include "agent/control/map_reader.h"
 #include "agent/control/row_text.h"
 #include "agent/dns/message.h"
+#include "agent/schema/codec.h"
 
 namespace mapgate::control {
 namespace {
@@ -30,6 +34,7 @@ constexpr std::size_t kMaxLimit = 10'000;
 constexpr std::size_t kScanSlice = 4096;       // places of the table looked at with it locked
 constexpr std::size_t kMaxPlaces = 64 * 1024;  // and in one request
 constexpr std::size_t kMaxErrors = 20;         // shown by status
+constexpr std::size_t kDecodeSlice = 256;      // entries between two looks at the loop's other work
 constexpr milliseconds kDefaultTimeout = std::chrono::seconds(30);
 constexpr milliseconds kMaxTimeout = std::chrono::seconds(600);
 
@@ -264,7 +269,12 @@ asio::awaitable<HttpResponse> Api::handle(HttpRequest request) {
   }
   if (path == "/v1/reload") co_return co_await reload(query);
   if (path == "/v1/wait") co_return co_await wait(query);
-  if (path == "/v1/entries") co_return entries(query);
+  if (path == "/v1/entries") {
+    const auto map = query.find("map");
+    const bool declared = map != query.end() && sources_.declared.find(map->second) != nullptr;
+    if (declared) co_return co_await declared_entries(query);
+    co_return entries(query);
+  }
   if (path == "/v1/names") co_return names(query);
   if (!query.empty()) co_return problem(400, path + " takes no parameters");
   co_return path == "/v1/answers" ? answers() : status();
@@ -293,6 +303,7 @@ HttpResponse Api::status() const {
          {"held_answers", engine.held_answers()},
          {"waiters", *waiters_}}},
        {"maps", describe_maps()},
+       {"declared_maps", describe_declared(sources_.declared)},
        {"workloads", describe_workloads()},
        {"dns", describe_dns(sources_.dns())},
        {"names", describe_names(engine.names())},
@@ -415,6 +426,44 @@ HttpResponse Api::entries(const QueryParameters& query) const {
                   {"revision", engine.table().revision()},
                   {"next", next ? Json(*next) : Json()},
                   {"entries", std::move(rows)}});
+}
+
+asio::awaitable<HttpResponse> Api::declared_entries(QueryParameters query) {
+  Parameters parameters(query);
+  const engine::DeclaredMaps::Entry* entry =
+      sources_.declared.find(parameters.text("map").value_or(""));
+  const auto state = parameters.text("state");
+  const auto from = parameters.text("from");
+  const std::size_t limit = parameters.number("limit", 1, kMaxLimit).value_or(kDefaultLimit);
+  const auto place = state && from ? parse_number<std::uint32_t>(*from) : 0;
+  if (!place) parameters.fail("from must be a number");
+  if (state && *state != "pending" && *state != "done" && *state != "error") {
+    parameters.fail("state must be pending, done or error");
+  }
+  if (const auto fault = parameters.fault()) co_return *fault;
+  if (state) co_return respond(describe_declared_rows(*entry, *state, *place, limit));
+  if (!entry->map)
+    co_return problem(409, "the map is " + std::string(engine::to_string(entry->state())));
+
+  // By its pin: what others find there. Copies, because the next reload may come in between.
+  const schema::MapLayouts layouts = entry->map->layouts();
+  Json body = {{"map", entry->spec.name}, {"pin", entry->spec.pin}};
+  const auto map = maps::Map::open_pin(entry->spec.pin);
+  if (!map) co_return problem(500, map.error().text());
+  if (map->info().key_size != layouts.key.size || map->info().value_size != layouts.value.size)
+    co_return problem(409, "another kind of map is pinned at " + entry->spec.pin);
+  const auto page = read_map_page(sources_.map_calls, *map, from.value_or(""), limit);
+  if (!page) co_return problem(409, page.error());
+  Json entries = Json::array();
+  for (const MapEntry& found : page->entries) {
+    entries.push_back({{"key", schema::decode(layouts.key, found.first)},
+                       {"value", schema::decode(layouts.value, found.second)}});
+    if (entries.size() % kDecodeSlice == 0)
+      co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
+  }
+  body["next"] = page->next ? Json(*page->next) : Json();
+  body["entries"] = std::move(entries);
+  co_return respond(body);
 }
 
 HttpResponse Api::names(const QueryParameters& query) const {

@@ -15,6 +15,7 @@
 
 #include "agent/control/http.h"
 #include "agent/dns/proxy.h"
+#include "agent/engine/declared_maps.h"
 #include "agent/engine/policy_engine.h"
 #include "agent/engine/spec_controller.h"
 #include "bpf/abi.h"
@@ -28,6 +29,8 @@ class Api {
   struct Sources {
     engine::PolicyEngine& engine;
     engine::SpecController& specs;
+    engine::DeclaredMaps& declared;
+    maps::MapCalls& map_calls;
     std::function<std::vector<maps::MapStatus>()> maps;  // in the order of their MapIndex
     std::function<dns::ProxyCounters()> dns;
     std::function<std::optional<mg_counters>(engine::WorkloadId)> counters;
@@ -47,6 +50,8 @@ class Api {
 
   [[nodiscard]] HttpResponse status() const;
   [[nodiscard]] HttpResponse entries(const QueryParameters& query) const;
+  // Of a map that the spec declares: what the kernel has, or rows in a state.
+  [[nodiscard]] boost::asio::awaitable<HttpResponse> declared_entries(QueryParameters query);
   [[nodiscard]] HttpResponse names(const QueryParameters& query) const;
   [[nodiscard]] HttpResponse answers() const;
   [[nodiscard]] boost::asio::awaitable<HttpResponse> wait(QueryParameters query);

@@ -7,6 +7,17 @@
 #include <boost/asio/co_spawn.hpp>
 
 namespace mapgate::engine {
+namespace {
+
+ReloadResult refused(std::vector<policy::SpecError> faults) {
+  ReloadResult result;
+  result.error = faults.empty() ? "the spec is refused" : faults.front().to_string();
+  if (faults.size() > 1) result.error += " (and " + std::to_string(faults.size() - 1) + " more)";
+  result.faults = std::move(faults);
+  return result;
+}
+
+}  // namespace
 
 std::string_view to_string(SpecState state) {
   switch (state) {
@@ -32,29 +43,35 @@ SpecState SpecController::state() const {
 }
 
 void SpecController::start(policy::Spec spec, Done done) {
-  run(engine_.start(std::move(spec)), std::move(done));
+  run(std::move(spec), &PolicyEngine::start, std::move(done));
 }
 
 void SpecController::reload(Done done) {
   auto spec = policy::load_spec(file_);
-  if (spec) return run(engine_.apply(std::move(*spec)), std::move(done));
-  ReloadResult result;
-  result.faults = std::move(spec.error());
-  result.error = result.faults.empty() ? "the spec is refused" : result.faults.front().to_string();
-  if (result.faults.size() > 1)
-    result.error += " (and " + std::to_string(result.faults.size() - 1) + " more)";
-  finish(std::move(result), done);
+  if (spec) return run(std::move(*spec), &PolicyEngine::apply, std::move(done));
+  finish(refused(std::move(spec.error())), done);
 }
 
-void SpecController::run(boost::asio::awaitable<ApplyResult> apply, Done done) {
+void SpecController::run(policy::Spec spec, Apply apply, Done done) {
   ++running_;
   boost::asio::co_spawn(
-      io_, std::move(apply),
-      [this, done = std::move(done)](const std::exception_ptr& exception, ApplyResult applied) {
+      io_, bring_in(std::move(spec), apply),
+      [this, done = std::move(done)](const std::exception_ptr& exception, ReloadResult result) {
         if (exception) std::rethrow_exception(exception);
         --running_;
-        finish({applied.outcome, applied.revision, std::move(applied.error), {}}, done);
+        finish(std::move(result), done);
       });
+}
+
+boost::asio::awaitable<ReloadResult> SpecController::bring_in(policy::Spec spec, Apply apply) {
+  auto prepared = co_await maps_.prepare(std::move(spec.maps));
+  if (!prepared) co_return refused(std::move(prepared.error()));
+  ApplyResult applied = co_await (engine_.*apply)(std::move(spec));
+  if (applied.outcome == ApplyOutcome::kApplied) {
+    maps_.put_in_force(std::move(*prepared));
+    co_await maps_.settled();
+  }
+  co_return ReloadResult{applied.outcome, applied.revision, std::move(applied.error), {}};
 }
 
 void SpecController::finish(ReloadResult result, const Done& done) {

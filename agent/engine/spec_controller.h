@@ -12,6 +12,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 
+#include "agent/engine/declared_maps.h"
 #include "agent/engine/policy_engine.h"
 #include "agent/policy/spec.h"
 
@@ -38,10 +39,10 @@ class SpecController {
  public:
   using Done = std::function<void(const ReloadResult&)>;
 
-  // `engine` and `log` outlive it.
-  SpecController(boost::asio::io_context& io, PolicyEngine& engine, std::filesystem::path file,
-                 spdlog::logger& log)
-      : io_(io), engine_(engine), file_(std::move(file)), log_(log) {}
+  // `engine`, `maps` and `log` outlive it.
+  SpecController(boost::asio::io_context& io, PolicyEngine& engine, DeclaredMaps& maps,
+                 std::filesystem::path file, spdlog::logger& log)
+      : io_(io), engine_(engine), maps_(maps), file_(std::move(file)), log_(log) {}
 
   // The spec that was read before anything was touched.
   void start(policy::Spec spec, Done done);
@@ -54,11 +55,16 @@ class SpecController {
   [[nodiscard]] const ReloadResult& last() const { return last_; }
 
  private:
+  using Apply = boost::asio::awaitable<ApplyResult> (PolicyEngine::*)(policy::Spec);
+
   void finish(ReloadResult result, const Done& done);
-  void run(boost::asio::awaitable<ApplyResult> apply, Done done);
+  void run(policy::Spec spec, Apply apply, Done done);
+  // All of the spec, or nothing of it: entries of maps are read before the policy changes.
+  [[nodiscard]] boost::asio::awaitable<ReloadResult> bring_in(policy::Spec spec, Apply apply);
 
   boost::asio::io_context& io_;
   PolicyEngine& engine_;
+  DeclaredMaps& maps_;
   const std::filesystem::path file_;
   spdlog::logger& log_;
   std::size_t running_ = 0;

@@ -26,7 +26,12 @@ class ApiTest : public engine::test::EngineTest {
     make_cgroup("web");
     restart();
     write(web("{matchName: api.example.com}"));
-    specs = std::make_unique<engine::SpecController>(io, *engine, directory_ / "spec.yaml", *log);
+    declared = std::make_unique<engine::DeclaredMaps>(
+        engine::DeclaredMap::Environment{io, map_calls, *log, {}, [] { return reconciler::Epoch{}; }},
+        engine::DeclaredMaps::Options{.spec_file = directory_ / "spec.yaml",
+                                      .own_folder = directory_ / "bpf"});
+    specs = std::make_unique<engine::SpecController>(io, *engine, *declared,
+                                                     directory_ / "spec.yaml", *log);
     policy::Spec spec = parse(web("{matchName: api.example.com}"));
     bool started = false;
     specs->start(std::move(spec), [&](const engine::ReloadResult&) { started = true; });
@@ -34,6 +39,8 @@ class ApiTest : public engine::test::EngineTest {
     api = std::make_unique<Api>(
         Api::Sources{.engine = *engine,
                      .specs = *specs,
+                     .declared = *declared,
+                     .map_calls = map_calls,
                      .maps = [] { return std::vector{map_status()}; },
                      .dns = [] { return dns::ProxyCounters{}; },
                      .counters = [](engine::WorkloadId) { return mg_counters{}; },
@@ -98,6 +105,8 @@ class ApiTest : public engine::test::EngineTest {
     };
   }
 
+  maps::KernelMapCalls map_calls;
+  std::unique_ptr<engine::DeclaredMaps> declared;
   std::unique_ptr<engine::SpecController> specs;
   std::unique_ptr<Api> api;
   std::unique_ptr<HttpServer> server;

@@ -15,7 +15,12 @@ class SpecControllerTest : public EngineTest {
  protected:
   void SetUp() override {
     restart();
-    controller = std::make_unique<SpecController>(io, *engine, directory_ / "spec.yaml", *log);
+    declared = std::make_unique<DeclaredMaps>(
+        DeclaredMap::Environment{io, map_calls, *log, {}, [] { return reconciler::Epoch{}; }},
+        DeclaredMaps::Options{.spec_file = directory_ / "spec.yaml",
+                              .own_folder = directory_ / "bpf"});
+    controller = std::make_unique<SpecController>(io, *engine, *declared,
+                                                  directory_ / "spec.yaml", *log);
   }
   void TearDown() override { io.restart(); }
 
@@ -37,6 +42,8 @@ class SpecControllerTest : public EngineTest {
     return result.value_or(ReloadResult{});
   }
 
+  maps::KernelMapCalls map_calls;
+  std::unique_ptr<DeclaredMaps> declared;
   std::unique_ptr<SpecController> controller;
 };
 

@@ -27,6 +27,27 @@ TEST_F(ResyncTest, RepairsWhatIsWrongOrMissingAndRemovesWhatIsUnknown) {
   EXPECT_EQ(table.size(), 5U);
 }
 
+TEST_F(ResyncTest, LeavesUnknownEntriesAloneWhereOthersWriteToo) {
+  options.remove_unknown = false;
+  TestReconciler other(table, target, options);
+  put(1, "right");
+  put(2, "right");
+  settle(other);
+  target.held[1] = "wrong";
+  target.held[9] = "another's";
+  for (int runs = 1; runs <= 2; ++runs) {
+    other.request_resync();
+    settle(other);
+    EXPECT_EQ(target.held[1], "right");
+    EXPECT_EQ(target.held[9], "another's");
+    EXPECT_EQ(other.progress().resync.unknown, 1U) << "of the last run, not of all";
+    EXPECT_EQ(other.progress().resync.removed, 0U);
+  }
+  erase(2);
+  settle(other);
+  EXPECT_FALSE(target.held.contains(2)) << "what was a row is removed";
+}
+
 TEST_F(ResyncTest, LowersTheWatermarkToTheRevisionThatIsNotThereAnyMore) {
   for (int i = 1; i <= 5; ++i) put(i, "right");
   settle();

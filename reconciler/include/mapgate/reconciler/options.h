@@ -30,6 +30,9 @@ struct Options {
   // again.
   bool start_with_resync = false;
   std::optional<Duration> resync_interval;  // none: only at start and on request
+  // False: a resync counts entries that are no rows, and leaves them alone. For a target that
+  // others write to as well.
+  bool remove_unknown = true;
   std::size_t resync_slice = 1024;          // entries looked at per step
 
   // Why these options make no sense, or null.

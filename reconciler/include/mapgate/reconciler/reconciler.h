@@ -39,6 +39,7 @@ struct ResyncStatus {
   std::uint64_t adopted = 0;
   std::uint64_t repaired = 0;
   std::uint64_t removed = 0;
+  std::uint64_t unknown = 0;  // entries that the last complete run left alone, see remove_unknown
   std::optional<OperationError> error;  // of the last run, until one completes
 };
 
@@ -447,6 +448,7 @@ class Reconciler {
     if (auto begun = operations_.scan_begin(); !begun)
       return resync_failed(std::move(begun.error()), now);
     phase_ = ResyncPhase::kScanning;
+    unknown_ = 0;
   }
 
   void scan_slice(TimePoint now) {
@@ -483,6 +485,10 @@ class Reconciler {
     const bool wanted = row != TableType::kNone && !table_.rows_[row].erased;
     if (!wanted && operations_.is_absence(key, value)) return;
     if (row == TableType::kNone) {
+      if (!options_.remove_unknown) {
+        ++unknown_;
+        return;
+      }
       follower_.ledger.found(table_.erase_unknown(key, now));
       ++resync_.removed;
       return;
@@ -517,6 +523,7 @@ class Reconciler {
     last_resync_ = now;
     resync_failures_ = 0;
     ++resync_.completed;
+    resync_.unknown = unknown_;
     resync_.error.reset();
   }
 
@@ -547,6 +554,7 @@ class Reconciler {
   ResyncPhase phase_ = ResyncPhase::kIdle;
   ResyncStatus resync_;
   RowIndex sweep_next_ = 0;
+  std::uint64_t unknown_ = 0;  // seen by the scan that is running
   int resync_failures_ = 0;
   TimePoint resync_not_before_{};
   std::optional<TimePoint> last_resync_;

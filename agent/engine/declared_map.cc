@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/engine/declared_map.h"
+
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <system_error>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+namespace mapgate::engine {
+namespace {
+
+namespace asio = boost::asio;
+
+// Rows between two looks at the loop's other work: about a millisecond's.
+constexpr std::size_t kSlice = 4096;
+
+reconciler::TimePoint now() {
+  return std::chrono::steady_clock::now();
+}
+
+std::expected<OpenedMap, maps::MapError> with_layouts(maps::Map map, const std::string& pin) {
+  auto layouts = schema::layouts_of_map(map.fd());
+  if (!layouts)
+    return std::unexpected(maps::MapError{"read the types of", pin, EIO, layouts.error()});
+  return OpenedMap{std::move(map), std::move(*layouts)};
+}
+
+}  // namespace
+
+std::expected<OpenedMap, maps::MapError> open_declared_map(const std::string& pin) {
+  auto map = maps::Map::open_pin(pin);
+  if (!map) return std::unexpected(std::move(map.error()));
+  return with_layouts(std::move(*map), pin);
+}
+
+std::expected<OpenedMap, maps::MapError> create_declared_map(const policy::MapSpec& spec) {
+  const policy::MapCreation& creation = *spec.create;
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(spec.pin).parent_path(), error);
+  if (error)
+    return std::unexpected(
+        maps::MapError{"make the folder of", spec.pin, error.value(), error.message()});
+  constexpr std::size_t kMaxKernelName = 15;
+  std::string name = spec.name.substr(0, kMaxKernelName);
+  for (char& c : name) {
+    if (c == '-' || c == '@' || c == ':') c = '_';  // the kernel takes no others
+  }
+  auto map = maps::Map::create({.type = creation.type,
+                                .key_size = creation.key_size,
+                                .value_size = creation.value_size,
+                                .max_entries = creation.max_entries,
+                                .flags = creation.flags,
+                                .name = std::move(name)});
+  if (!map) return std::unexpected(std::move(map.error()));
+  if (auto pinned = map->pin(spec.pin); !pinned) return std::unexpected(std::move(pinned.error()));
+  return open_declared_map(spec.pin);
+}
+
+DeclaredMap::DeclaredMap(const Environment& environment, OpenedMap opened,
+                         maps::MapOperations operations)
+    : environment_(environment),
+      info_(operations.status().front().info),
+      own_layouts_(std::move(opened.layouts)),
+      layouts_(own_layouts_),
+      operations_(std::move(operations)),
+      table_(environment.new_epoch()),
+      source_(table_.add_source("entries")) {
+  follow(false);
+}
+
+std::expected<std::unique_ptr<DeclaredMap>, maps::MapError> DeclaredMap::create(
+    const Environment& environment, OpenedMap opened) {
+  std::vector<maps::Map> maps;
+  maps.push_back(std::move(opened.map));
+  auto operations = maps::MapOperations::create(std::move(maps), environment.calls,
+                                                {.now = [] { return now(); }});
+  if (!operations) return std::unexpected(std::move(operations.error()));
+  return std::unique_ptr<DeclaredMap>(
+      new DeclaredMap(environment, std::move(opened), std::move(*operations)));
+}
+
+void DeclaredMap::follow(bool prune) {
+  prune_ = prune;
+  loop_.reset();
+  reconciler::Options options = environment_.reconciler;
+  options.start_with_resync = true;
+  options.remove_unknown = prune;
+  loop_ = std::make_unique<ReconcileLoop>(environment_.io, table_, operations_, options);
+}
+
+void DeclaredMap::declare(DeclaredRows rows, schema::MapLayouts layouts, bool prune) {
+  layouts_ = std::move(layouts);
+  next_rows_ = std::move(rows);
+  if (prune != prune_) follow(prune);
+  if (committing_) return;
+  committing_ = true;
+  asio::co_spawn(environment_.io, commit_rows(), asio::detached);
+}
+
+asio::awaitable<void> DeclaredMap::commit_rows() {
+  const auto alive = std::weak_ptr(alive_);
+  while (next_rows_) {
+    const DeclaredRows rows = std::move(*next_rows_);
+    next_rows_.reset();
+    if (co_await write_all(rows)) {
+      if (alive.expired()) co_return;
+      co_await erase_others(rows);
+    }
+    if (alive.expired()) co_return;
+  }
+  table_.source_complete(source_);
+  request_comparison();
+  loop_->start();
+  committing_ = false;
+}
+
+asio::awaitable<bool> DeclaredMap::write_all(const DeclaredRows& rows) {
+  const auto alive = std::weak_ptr(alive_);
+  for (std::size_t row = 0; row < rows.size();) {
+    auto transaction = table_.begin();
+    const std::size_t end = std::min(rows.size(), row + kSlice);
+    transaction.reserve(end - row);
+    for (; row < end; ++row)
+      transaction.put(maps::RowKey(0, rows.key(row)), maps::RowValue(rows.value(row)));
+    std::move(transaction).commit(now());
+    co_await asio::post(environment_.io, asio::use_awaitable);
+    if (alive.expired() || next_rows_) co_return false;
+  }
+  co_return true;
+}
+
+asio::awaitable<bool> DeclaredMap::erase_others(const DeclaredRows& rows) {
+  const auto alive = std::weak_ptr(alive_);
+  // Nothing but these rows: the usual start.
+  if (table_.size() == rows.size()) co_return true;
+  std::optional<std::size_t> next = 0;
+  while (next) {
+    auto transaction = table_.begin();
+    next = loop_->reconciler().list(
+        *next, kSlice,
+        [&](const maps::RowKey& key, const std::optional<maps::RowValue>& value,
+            reconciler::Revision, const reconciler::RowStatus&) {
+          if (value && !rows.contains(key.bytes())) transaction.erase(key);
+        });
+    std::move(transaction).commit(now());
+    co_await asio::post(environment_.io, asio::use_awaitable);
+    if (alive.expired() || next_rows_) co_return false;
+  }
+  co_return true;
+}
+
+void DeclaredMap::request_comparison() {
+  const reconciler::ResyncStatus resync = loop_->reconciler().progress().resync;
+  // One that is under way has passed part of the map, and counts for nothing.
+  compared_before_ = resync.completed + resync.failed + (resync.running ? 1 : 0);
+  loop_->reconciler().request_resync();
+}
+
+bool DeclaredMap::settled() const {
+  if (committing_ || next_rows_) return false;
+  const reconciler::Progress progress = loop_->reconciler().progress();
+  return progress.pending == 0 &&
+         progress.resync.completed + progress.resync.failed > compared_before_;
+}
+
+}  // namespace mapgate::engine

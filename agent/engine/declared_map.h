@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <mapgate/maps/map.h>
+#include <mapgate/maps/map_calls.h>
+#include <mapgate/maps/map_operations.h>
+#include <spdlog/logger.h>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+
+#include "agent/engine/declared_rows.h"
+#include "agent/engine/reconcile_loop.h"
+#include "agent/engine/types.h"
+#include "agent/policy/map_spec.h"
+#include "agent/schema/btf_layout.h"
+
+namespace mapgate::engine {
+
+// A map that is there, and what it says of its content.
+struct OpenedMap {
+  maps::Map map;
+  schema::MapLayouts layouts;
+};
+
+// The one place where a map of somebody else's is opened. ENOENT: nothing is pinned there.
+[[nodiscard]] std::expected<OpenedMap, maps::MapError> open_declared_map(const std::string& pin);
+// Makes it, and the folders of its pin, and opens it.
+[[nodiscard]] std::expected<OpenedMap, maps::MapError> create_declared_map(
+    const policy::MapSpec& spec);
+
+// Keeps one map at what the spec declares, from the moment its rows are known: a table and a
+// reconciler of its own, so that no map's trouble is another's. For the thread of `io`.
+class DeclaredMap {
+ public:
+  struct Environment {
+    boost::asio::io_context& io;
+    maps::MapCalls& calls;
+    spdlog::logger& log;
+    reconciler::Options reconciler;
+    std::function<reconciler::Epoch()> new_epoch;
+  };
+
+  // Refuses map types that cannot hold desired state. All of the environment outlives it.
+  [[nodiscard]] static std::expected<std::unique_ptr<DeclaredMap>, maps::MapError> create(
+      const Environment& environment, OpenedMap opened);
+  DeclaredMap(const DeclaredMap&) = delete;
+  DeclaredMap& operator=(const DeclaredMap&) = delete;
+
+  // Puts rows in force, in slices: those that are new or changed are written, those that it wrote
+  // before and are not among them are deleted, and the whole map is compared. With `prune`, what
+  // nobody declared is removed. The newest call wins.
+  void declare(DeclaredRows rows, schema::MapLayouts layouts, bool prune);
+  // Whether the kernel has what was declared last, apart from rows that fail.
+  [[nodiscard]] bool settled() const;
+
+  [[nodiscard]] const maps::MapInfo& info() const { return info_; }
+  // The map's own layouts, and those that the spec makes of them.
+  [[nodiscard]] const schema::MapLayouts& own_layouts() const { return own_layouts_; }
+  [[nodiscard]] const schema::MapLayouts& layouts() const { return layouts_; }
+  [[nodiscard]] const Table& table() const { return table_; }
+  [[nodiscard]] const ReconcileLoop& loop() const { return *loop_; }
+  [[nodiscard]] maps::MapStatus status() const { return operations_.status().front(); }
+
+ private:
+  DeclaredMap(const Environment& environment, OpenedMap opened, maps::MapOperations operations);
+  void follow(bool prune);
+  [[nodiscard]] boost::asio::awaitable<void> commit_rows();
+  // False: newer rows have come meanwhile.
+  [[nodiscard]] boost::asio::awaitable<bool> write_all(const DeclaredRows& rows);
+  [[nodiscard]] boost::asio::awaitable<bool> erase_others(const DeclaredRows& rows);
+  void request_comparison();
+
+  const Environment environment_;
+  maps::MapInfo info_;
+  schema::MapLayouts own_layouts_;
+  schema::MapLayouts layouts_;
+  maps::MapOperations operations_;
+  Table table_;
+  reconciler::SourceId source_;
+  bool prune_ = false;
+  std::unique_ptr<ReconcileLoop> loop_;
+  std::optional<DeclaredRows> next_rows_;
+  bool committing_ = false;
+  // Comparisons that had ended, well or not, when the last one was asked for.
+  std::uint64_t compared_before_ = 0;
+  const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
+};
+
+}  // namespace mapgate::engine

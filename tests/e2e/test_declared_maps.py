@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Maps of other programs, kept at what the spec declares."""
+
+import json
+import subprocess
+
+import harness
+
+MILLION = 1_000_000
+
+FLOWS = [{"key": {"saddr": "192.0.2.1", "port": 443, "protocol": 6},
+          "value": {"action": "ACTION_DROP", "comment": "scanner"}},
+         {"key": {"saddr": "192.0.2.2", "port": 53, "protocol": 17},
+          "value": {"action": "ACTION_PASS", "comment": "exactly 12!!"}}]
+PREFIXES = [{"key": {"prefixlen": 24, "addr": "198.51.100.0"}, "value": {"action": "ACTION_DROP", "comment": ""}},
+            {"key": {"prefixlen": 32, "addr": "203.0.113.7"}, "value": {"action": "ACTION_PASS", "comment": "us"}}]
+LIMITS = [{"key": 0, "value": 7}, {"key": 3, "value": 18446744073709551615}]
+
+
+def in_order(entries):
+    return sorted(entries, key=json.dumps)
+
+
+class DeclaredMapsTest(harness.WorldTest):
+    def setUp(self):
+        super().setUp()
+        self.daemon = self.world.daemon
+        self.folder = self.world.bpffs.parent / "other"
+        self.folder.mkdir()
+        self.world.run("bpftool", "prog", "loadall", self.object(), self.folder / "programs", "pinmaps", self.folder)
+
+    @staticmethod
+    def object():
+        return harness.build_folder() / "tests" / "e2e" / "declared_types.bpf.o"
+
+    def pin(self, name):
+        return self.folder / name
+
+    def declare(self, name, entries=None, **more):
+        declared = {"name": name, "pin": str(self.pin(name)), **more}
+        return declared if entries is None else {**declared, "entries": entries}
+
+    def start(self, *maps):
+        self.daemon.start(spec={"formatVersion": 1, "maps": list(maps)}, cgroups=())
+
+    def reload(self, *maps, check=True):
+        """The new spec, in force when this returns."""
+        self.daemon.write_spec({"formatVersion": 1, "maps": list(maps)})
+        return self.daemon.ctl("reload", "--timeout", "60", check=check, timeout=90)
+
+    def entries(self, name):
+        return self.daemon.json("get", "--map", name)["entries"]
+
+    def status(self, name):
+        return next(m for m in self.daemon.status()["declared_maps"] if m["name"] == name)
+
+    def dump(self, name):
+        done = subprocess.run(["bpftool", "-j", "map", "dump", "pinned", self.pin(name)], capture_output=True,
+                              text=True, check=True)
+        return [entry["formatted"] for entry in json.loads(done.stdout)]
+
+    def update(self, name, key, value):
+        subprocess.run(["bpftool", "map", "update", "pinned", self.pin(name), "key", "hex", *key.split(), "value",
+                        "hex", *value.split()], check=True, capture_output=True)
+
+    def delete(self, name, key):
+        subprocess.run(["bpftool", "map", "delete", "pinned", self.pin(name), "key", "hex", *key.split()], check=True,
+                       capture_output=True)
+
+    def write_lines(self, lines):
+        path = self.world.folder / "entries.jsonl"
+        path.write_text("\n".join(lines) + "\n")
+        return str(path)
+
+
+class EveryTypeTest(DeclaredMapsTest):
+    def test_holds_what_is_declared_and_reads_back_as_it_was_written(self):
+        self.start(self.declare("flows", FLOWS), self.declare("prefixes", PREFIXES), self.declare("limits", LIMITS))
+        self.assertEqual(in_order(FLOWS), in_order(self.entries("flows")))
+        self.assertEqual(in_order(PREFIXES), in_order(self.entries("prefixes")))
+        self.assertEqual([7, 0, 0, 18446744073709551615], [entry["value"] for entry in self.entries("limits")])
+        for name in ("flows", "prefixes", "limits"):
+            self.assertEqual("in sync", self.status(name)["state"], name)
+        # As bpftool shows it: network order as it lies in memory, addresses as bytes.
+        flow = next(entry for entry in self.dump("flows") if entry["key"]["protocol"] == 6)
+        self.assertEqual(int.from_bytes(bytes([192, 0, 2, 1]), "little"), flow["key"]["saddr"])
+        self.assertEqual(int.from_bytes((443).to_bytes(2, "big"), "little"), flow["key"]["port"])
+        self.assertEqual("ACTION_DROP", flow["value"]["action"])
+        self.assertEqual("scanner", flow["value"]["comment"])
+        self.assertEqual([7, 0, 0, 18446744073709551615], [entry["value"] for entry in self.dump("limits")])
+
+    def test_a_reload_changes_entries_one_by_one(self):
+        self.start(self.declare("flows", FLOWS))
+        changed = [{**FLOWS[0], "value": {"action": "ACTION_PASS", "comment": "forgiven"}},
+                   {**FLOWS[1], "key": {**FLOWS[1]["key"], "port": 5353}}]
+        self.reload(self.declare("flows", changed))
+        self.assertEqual(in_order(changed), in_order(self.entries("flows")))
+        self.assertEqual(0, self.status("flows")["resync"]["foreign"])
+
+    def test_a_declaration_that_goes_leaves_the_map_as_it_is(self):
+        self.start(self.declare("flows", FLOWS, prune=True))
+        self.reload(self.declare("limits", LIMITS))
+        self.assertEqual(len(FLOWS), len(self.dump("flows")))
+        self.assertEqual(["limits"], [m["name"] for m in self.daemon.status()["declared_maps"]])
+
+    def test_a_map_without_btf_takes_hex_or_a_layout(self):
+        subprocess.run(["bpftool", "map", "create", self.pin("plain"), "type", "hash", "key", "8", "value", "4",
+                        "entries", "8", "name", "plain"], check=True)
+        entry = {"key": "0x0100000000000a0b", "value": "0x01020304"}
+        self.start(self.declare("plain", [entry]))
+        self.assertEqual([entry], self.entries("plain"))
+        layout = {"key": {"id": "u32", "zone": "u8", "port": "be16"}, "value": "ipv4"}
+        entry = {"key": {"id": 1, "zone": 0, "port": 0x0a0b}, "value": "1.2.3.4"}
+        self.reload(self.declare("plain", [entry], layout=layout))
+        self.assertEqual([entry], self.entries("plain"))
+
+
+class ForeignChangesTest(DeclaredMapsTest):
+    FOREIGN = "c0 00 02 63 00 35 11 00"  # 192.0.2.99, 53, 17
+
+    def test_what_others_break_is_repaired_by_the_next_comparison(self):
+        self.start(self.declare("flows", FLOWS))
+        self.delete("flows", "c0 00 02 01 01 bb 06 00")
+        self.update("flows", "c0 00 02 02 00 35 11 00", "01 00 00 00" + " 00" * 12)
+        self.reload(self.declare("flows", FLOWS))
+        self.assertEqual(in_order(FLOWS), in_order(self.entries("flows")))
+        self.assertEqual(2, self.status("flows")["resync"]["repaired"])
+
+    def test_what_others_add_stays_without_prune_and_goes_with_it(self):
+        self.update("flows", self.FOREIGN, " ".join(["00"] * 16))
+        self.start(self.declare("flows", FLOWS))
+        self.assertEqual(3, len(self.entries("flows")))
+        self.assertEqual(1, self.status("flows")["resync"]["foreign"])
+        self.reload(self.declare("flows", FLOWS, prune=True))
+        self.assertEqual(in_order(FLOWS), in_order(self.entries("flows")))
+        self.assertEqual(1, self.status("flows")["resync"]["removed"])
+
+    def test_a_new_daemon_adopts_what_is_right(self):
+        self.start(self.declare("flows", FLOWS))
+        self.daemon.stop()
+        self.start(self.declare("flows", FLOWS))
+        status = self.status("flows")
+        self.assertEqual((0, len(FLOWS)), (status["written"], status["resync"]["adopted"]))
+
+
+class PinsTest(DeclaredMapsTest):
+    def created(self, **more):
+        return {"name": "made", "pin": str(self.folder / "deep" / "made"),
+                "layout": {"key": {"prefixlen": "u32", "addr": "ipv4"}, "value": "u32"},
+                "create": {"type": "lpm_trie", "maxEntries": 16},
+                "entries": [{"key": {"prefixlen": 8, "addr": "10.0.0.0"}, "value": 1}], **more}
+
+    def test_a_map_that_does_not_exist_is_made(self):
+        self.start(self.created())
+        self.assertEqual(self.created()["entries"], self.entries("made"))
+        shown = json.loads(subprocess.run(["bpftool", "-j", "map", "show", "pinned", self.folder / "deep" / "made"],
+                                          capture_output=True, check=True).stdout)
+        self.assertEqual(("lpm_trie", 8, 4, 16),
+                         (shown["type"], shown["bytes_key"], shown["bytes_value"], shown["max_entries"]))
+
+    def test_a_pin_that_is_missing_holds_up_nothing_and_is_picked_up_when_it_appears(self):
+        late = {**self.declare("flows", FLOWS), "name": "late", "pin": str(self.folder / "late")}
+        self.start(late, self.declare("limits", LIMITS))
+        self.assertEqual("waiting", self.status("late")["state"])
+        self.assertEqual("in sync", self.status("limits")["state"])
+        self.pin("flows").rename(self.folder / "late")
+        harness.wait_until(lambda: self.status("late")["state"] == "in sync", "the map is picked up")
+        self.assertEqual(in_order(FLOWS), in_order(self.entries("late")))
+
+    def test_entries_that_do_not_fit_a_map_that_appears_are_reported(self):
+        late = {**self.declare("flows", [{"key": 1, "value": 2}]), "name": "late", "pin": str(self.folder / "late")}
+        self.start(late)
+        self.pin("flows").rename(self.folder / "late")
+        harness.wait_until(lambda: self.status("late")["state"] == "failed", "the fault is found")
+        self.assertIn("/maps/0/entries/0/key: expected a mapping of saddr, port, protocol",
+                      self.status("late")["faults"][0])
+        self.assertEqual([], self.dump_at(self.folder / "late"))
+
+    def dump_at(self, path):
+        return json.loads(subprocess.run(["bpftool", "-j", "map", "dump", "pinned", path], capture_output=True,
+                                         check=True).stdout)
+
+    def test_maps_of_mapgates_own_are_refused(self):
+        self.start(self.declare("limits", LIMITS))
+        refused = self.reload({"name": "mine", "pin": str(self.daemon.bpffs / "maps" / "mg_addresses"), "entries": []},
+                              check=False)
+        self.assertEqual(4, refused.returncode)
+        self.assertIn("/maps/0/pin", refused.stderr)
+        self.assertIn("mapgate's own maps", refused.stderr)
+
+    def test_a_map_that_evicts_is_refused_with_the_reason(self):
+        subprocess.run(["bpftool", "map", "create", self.pin("lru"), "type", "lru_hash", "key", "4", "value", "4",
+                        "entries", "8", "name", "lru"], check=True)
+        self.start(self.declare("lru", [{"key": "0x00000000", "value": "0x00000000"}]), self.declare("limits", LIMITS))
+        self.assertEqual("failed", self.status("lru")["state"])
+        self.assertIn("evicts", self.status("lru")["error"])
+        self.assertEqual("in sync", self.status("limits")["state"])
+
+    def test_what_does_not_fit_is_named_row_by_row(self):
+        entries = [{"key": {"prefixlen": 32, "addr": f"10.0.0.{i}"}, "value": i} for i in range(20)]
+        self.start(self.created(entries=entries))
+        status = self.status("made")
+        self.assertEqual((16, 4), (status["rows"]["done"], status["rows"]["error"]))
+        self.assertTrue(status["nearly_full"])
+        named = {error["key"]["addr"] for error in status["errors"]}
+        self.assertEqual({entry["key"]["addr"] for entry in entries} -
+                         {entry["key"]["addr"] for entry in self.entries("made")}, named)
+        failing = self.daemon.json("get", "--map", "made", "--state", "error")["entries"]
+        self.assertEqual(named, {row["key"]["addr"] for row in failing})
+
+
+class RefusedTest(DeclaredMapsTest):
+    def setUp(self):
+        super().setUp()
+        self.start(self.declare("flows", FLOWS))
+
+    def assert_refused(self, reason, *maps):
+        refused = self.reload(*maps, check=False)
+        self.assertEqual(4, refused.returncode, refused.stderr)
+        self.assertIn(reason, refused.stderr)
+        self.assertEqual(in_order(FLOWS), in_order(self.entries("flows")))
+        return refused.stderr
+
+    def test_a_mismatch_names_the_field_and_its_place(self):
+        wrong = [FLOWS[0], {**FLOWS[1], "value": {"action": "ACTION_MAYBE", "comment": ""}}]
+        self.assert_refused("/maps/0/entries/1/value/action: expected one of ACTION_PASS, ACTION_DROP",
+                            self.declare("flows", wrong))
+
+    def test_a_key_given_twice_is_refused_naming_both_places(self):
+        text = self.assert_refused("/maps/0/entries/2/key: the key is given twice, first at ",
+                                   self.declare("flows", [*FLOWS, FLOWS[0]]))
+        self.assertIn("/maps/0/entries/0", text)
+
+    def test_bits_behind_a_prefix_are_refused(self):
+        host = [{"key": {"prefixlen": 24, "addr": "198.51.100.1"}, "value": PREFIXES[0]["value"]}]
+        self.assert_refused("bits are set behind the prefix length, which is 24", self.declare("prefixes", host))
+
+    def test_a_bad_line_among_a_million_is_refused_with_its_number(self):
+        lines = [f'{{"key": {index}, "value": {index}}}' for index in range(MILLION)]
+        path = self.write_lines(lines)
+        self.reload(self.declare("flows", FLOWS), self.declare("big", entriesFrom=path))
+        self.assertEqual(MILLION, self.status("big")["rows"]["done"])
+        lines[777_776] = '{"key": 777776, "value": "ten"}'
+        self.write_lines(lines)
+        self.assert_refused(":777777:", self.declare("flows", FLOWS), self.declare("big", entriesFrom=path))
+        lines[777_776] = '{"key": 5, "value": 1}'
+        self.write_lines(lines)
+        text = self.assert_refused(":777777:", self.declare("flows", FLOWS), self.declare("big", entriesFrom=path))
+        self.assertIn("the key is given twice, first at ", text)
+        self.assertIn(f"{path}:6", text)
+        self.assertEqual((MILLION, "in sync"), (self.status("big")["rows"]["done"], self.status("big")["state"]))
+
+    def test_a_line_that_is_too_long_is_refused(self):
+        path = self.write_lines(['{"key": 1, "value": 1}', '{"key": 2, "value": ' + " " * 70_000 + "2}"])
+        self.assert_refused(":2:", self.declare("big", entriesFrom=path))
+
+
+if __name__ == "__main__":
+    harness.main()
