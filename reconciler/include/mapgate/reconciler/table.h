@@ -284,7 +284,7 @@ class Table {
     std::array<RowIndex, kPrefetched> found;
     std::size_t count = 0;
     for (const auto& [key, value] : changes.first(std::min(changes.size(), kPrefetched))) {
-      const RowIndex row = find_row(key);
+      const RowIndex row = guess_row(key);
       if (row != kNone) found[count++] = row;
     }
     for (const RowIndex row : std::span(found).first(count)) {
