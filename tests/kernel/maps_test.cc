@@ -20,7 +20,7 @@
 #include <mapgate/reconciler/reconciler.h>
 #include <mapgate/reconciler/table.h>
 
-#include "tests/support/requirements.h"
+#include "tests/kernel/maps_fixture.h"
 #include "tests/support/temporary_bpffs.h"
 
 namespace mapgate::maps {
@@ -29,87 +29,6 @@ namespace {
 using namespace std::chrono_literals;
 using reconciler::ErrorClass;
 using testing::HasSubstr;
-using Operation = reconciler::Operation<RowKey, RowValue>;
-using Result = reconciler::OperationResult;
-
-struct TrieKey {
-  std::uint32_t prefix_length;
-  std::array<std::uint8_t, 4> data;
-};
-
-// Distinct /32 prefixes, or plain numbers, for `number`.
-RowKey key_for(bpf_map_type type, std::uint32_t number, MapIndex map = 0) {
-  if (type != BPF_MAP_TYPE_LPM_TRIE) return RowKey::of(map, number);
-  TrieKey key{32, {}};
-  std::memcpy(key.data.data(), &number, sizeof number);
-  return RowKey::of(map, key);
-}
-
-MapInfo info_for(bpf_map_type type, std::uint32_t max_entries = 1000) {
-  return {.type = type,
-          .key_size = type == BPF_MAP_TYPE_LPM_TRIE ? 8U : 4U,
-          .value_size = 8,
-          .max_entries = max_entries,
-          .flags = type == BPF_MAP_TYPE_LPM_TRIE ? std::uint32_t{BPF_F_NO_PREALLOC} : 0U,
-          .name = "mg_test"};
-}
-
-std::vector<Result> carry_out(MapOperations& operations, const std::vector<Operation>& batch) {
-  std::vector<Result> results(batch.size());
-  operations.apply(batch, results);
-  return results;
-}
-
-std::size_t failures(const std::vector<Result>& results) {
-  return static_cast<std::size_t>(std::ranges::count_if(
-      results, [](const Result& result) { return result.error.has_value(); }));
-}
-
-using Contents = std::vector<std::pair<RowKey, RowValue>>;
-
-Contents scan(MapOperations& operations) {
-  Contents entries;
-  if (const auto begun = operations.scan_begin(); !begun) {
-    ADD_FAILURE() << begun.error().text;
-    return entries;
-  }
-  for (int slice = 0; slice < 100000; ++slice) {
-    const auto end = operations.scan_next(1000, entries);
-    if (end && !*end) continue;
-    if (!end) ADD_FAILURE() << end.error().text;
-    break;
-  }
-  std::erase_if(
-      entries, [&](const auto& entry) { return operations.is_absence(entry.first, entry.second); });
-  return entries;
-}
-
-class KernelMaps : public testing::Test {
- protected:
-  void SetUp() override {
-    const std::string missing = test::missing_for_bpf();
-    MAPGATE_REQUIRE(missing.empty(), missing);
-  }
-
-  [[nodiscard]] Map make(const MapInfo& info) {
-    auto map = Map::create(info);
-    if (!map) throw std::runtime_error(map.error().text());
-    return std::move(*map);
-  }
-  [[nodiscard]] MapOperations operations_on(Map map) {
-    std::vector<Map> maps;
-    maps.push_back(std::move(map));
-    return operations_on(std::move(maps));
-  }
-  [[nodiscard]] MapOperations operations_on(std::vector<Map> maps) {
-    auto made = MapOperations::create(std::move(maps), kernel_calls,
-                                      {.now = [] { return std::chrono::steady_clock::now(); }});
-    if (!made) throw std::runtime_error(made.error().text());
-    return std::move(*made);
-  }
-
-  KernelMapCalls kernel_calls;
-};
 
 class KernelMapType : public KernelMaps, public testing::WithParamInterface<bpf_map_type> {
  protected:
@@ -135,7 +54,8 @@ class KernelMapType : public KernelMaps, public testing::WithParamInterface<bpf_
 
 INSTANTIATE_TEST_SUITE_P(, KernelMapType,
                          testing::Values(BPF_MAP_TYPE_HASH, BPF_MAP_TYPE_LPM_TRIE,
-                                         BPF_MAP_TYPE_ARRAY),
+                                         BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_PERCPU_HASH,
+                                         BPF_MAP_TYPE_PERCPU_ARRAY),
                          [](const auto& type) { return describe_type(type.param); });
 
 TEST_P(KernelMapType, HoldsWhatWasWrittenAndNothingThatWasErased) {
@@ -154,7 +74,7 @@ TEST_P(KernelMapType, ErasingWhatIsNotThereIsSuccess) {
   const auto results = carry_out(operations, erases(0, 300));
   EXPECT_EQ(failures(results), 0U);
   for (std::size_t i = 0; i < results.size(); ++i)
-    EXPECT_EQ(results[i].freed, GetParam() != BPF_MAP_TYPE_ARRAY && i >= 100 && i < 200) << i;
+    EXPECT_EQ(results[i].freed, !is_array(GetParam()) && i >= 100 && i < 200) << i;
   EXPECT_TRUE(scan(operations).empty());
 }
 
@@ -174,7 +94,7 @@ TEST_P(KernelMapType, WhatDoesNotFitFailsAndTheRestIsThere) {
 }
 
 TEST_P(KernelMapType, AFullMapTakesNewRowsAsItsDeletesMakeRoom) {
-  if (GetParam() == BPF_MAP_TYPE_ARRAY) return;  // its elements are always all there
+  if (is_array(GetParam())) return;  // its elements are always all there
   MapOperations operations = operations_on(make(info_for(GetParam(), 64)));
   carry_out(operations, writes(0, 64));
   auto batch = writes(64, 74);
@@ -267,6 +187,7 @@ TEST_P(KernelMapType, AScanIsNotSetBackByDeletesOfWhatItHasShown) {
 TEST_P(KernelMapType, ReadingByKeysFindsTheSameAsByBatches) {
   class WithoutBatches final : public MapCalls {
    public:
+    unsigned possible_cpus() override { return kernel_.possible_cpus(); }
     int update(int fd, const void* key, const void* value) override {
       return kernel_.update(fd, key, value);
     }
@@ -507,36 +428,8 @@ TEST_F(KernelMaps, ADuplicateOutlivesTheDescriptorItCameFrom) {
 
 // --- with the reconciler -------------------------------------------------------------------------
 
-using Table = reconciler::Table<RowKey, RowValue, RowKeyHash>;
-using Reconciler = reconciler::Reconciler<RowKey, RowValue, RowKeyHash>;
-
 class KernelReconciling : public KernelMaps, public testing::WithParamInterface<bpf_map_type> {
  protected:
-  struct Agent {
-    explicit Agent(MapOperations made, const reconciler::Options& options = {})
-        : operations(std::move(made)), reconciler(table, operations, options) {}
-
-    // Until nothing is due, in virtual time.
-    void settle() {
-      for (int step = 0; step < 100000; ++step)
-        if (!reconciler.step(now).more) return;
-      ADD_FAILURE() << "the reconciler does not come to rest";
-    }
-    void put(std::uint32_t number, std::uint64_t value, bpf_map_type type) {
-      auto transaction = table.begin();
-      transaction.put(key_for(type, number), row_value(value));
-      std::move(transaction).commit(now);
-    }
-    [[nodiscard]] reconciler::RowState state(const RowKey& key) const {
-      return reconciler.status(key).value().state;
-    }
-
-    reconciler::TimePoint now{};
-    Table table{reconciler::Epoch::from_random(1, 2)};
-    MapOperations operations;
-    Reconciler reconciler;
-  };
-
   [[nodiscard]] static MapOperations operations_of(const Map& map, MapCalls& calls) {
     std::vector<Map> maps;
     maps.push_back(Map::from_fd(map.fd()).value());

@@ -15,10 +15,11 @@ std::vector<Result> carry_out(reconciler::Operations<RowKey, RowValue>& operatio
   return results;
 }
 
-FakeMapCalls::FakeMapCalls(MapInfo info) : info_(std::move(info)) {
-  if (info_.type != BPF_MAP_TYPE_ARRAY) return;
+FakeMapCalls::FakeMapCalls(MapInfo info, unsigned possible_cpus)
+    : info_(std::move(info)), cpus_(possible_cpus) {
+  if (!is_array(info_.type)) return;
   for (std::uint32_t i = 0; i < info_.max_entries; ++i)
-    elements[bytes_of(i)] = Bytes(info_.value_size);
+    elements[bytes_of(i)] = Bytes(element_size());
 }
 
 Map FakeMapCalls::map() const {
@@ -43,6 +44,11 @@ MapOperations FakeMapCalls::operations() {
   return MapOperations::create(std::move(maps), *this, options()).value();
 }
 
+std::size_t FakeMapCalls::element_size() const {
+  if (!is_per_cpu(info_.type)) return info_.value_size;
+  return cpus_ * ((info_.value_size + std::size_t{7}) / 8 * 8);
+}
+
 Bytes FakeMapCalls::key_at(const void* keys, std::size_t i) const {
   const auto* first = static_cast<const std::byte*>(keys) + i * info_.key_size;
   return {first, first + info_.key_size};
@@ -57,18 +63,17 @@ int FakeMapCalls::injected(const Bytes& key) {
 
 int FakeMapCalls::update_element(const Bytes& key, const void* value) {
   if (const int error = injected(key); error != 0) return error;
-  const bool is_array = info_.type == BPF_MAP_TYPE_ARRAY;
-  if (!elements.contains(key) && (is_array || elements.size() >= info_.max_entries))
+  if (!elements.contains(key) && (is_array(info_.type) || elements.size() >= info_.max_entries))
     return info_.type == BPF_MAP_TYPE_LPM_TRIE ? ENOSPC : E2BIG;
   const auto* first = static_cast<const std::byte*>(value);
-  elements[key] = Bytes(first, first + info_.value_size);
+  elements[key] = Bytes(first, first + element_size());
   journal += 'w';
   return 0;
 }
 
 int FakeMapCalls::remove_element(const Bytes& key) {
   if (const int error = injected(key); error != 0) return error;
-  if (info_.type == BPF_MAP_TYPE_ARRAY) return EINVAL;
+  if (is_array(info_.type)) return EINVAL;
   if (elements.erase(key) == 0) return ENOENT;
   journal += 'd';
   return 0;
@@ -108,7 +113,7 @@ int FakeMapCalls::update_batch(int, const void* keys, const void* values, std::u
   ++update_batch_calls;
   return run_batch(next_update_batches, count, [&](std::size_t i) {
     return update_element(key_at(keys, i),
-                          static_cast<const std::byte*>(values) + i * info_.value_size);
+                          static_cast<const std::byte*>(values) + i * element_size());
   });
 }
 
@@ -166,8 +171,8 @@ int FakeMapCalls::lookup_batch(int, const void* cursor, void* next_cursor, void*
   for (; count < limit && element != elements.end(); ++count, ++element) {
     std::memcpy(static_cast<std::byte*>(keys) + count * info_.key_size, element->first.data(),
                 info_.key_size);
-    std::memcpy(static_cast<std::byte*>(values) + count * info_.value_size, element->second.data(),
-                info_.value_size);
+    std::memcpy(static_cast<std::byte*>(values) + count * element_size(), element->second.data(),
+                element_size());
   }
   if (count > 0) {
     const auto number = static_cast<std::uint32_t>(cursors_.size());

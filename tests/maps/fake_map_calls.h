@@ -51,7 +51,7 @@ std::vector<Result> carry_out(reconciler::Operations<RowKey, RowValue>& operatio
 // error, `count` the number done. Faults are injected on top.
 class FakeMapCalls final : public MapCalls {
  public:
-  explicit FakeMapCalls(MapInfo info);
+  explicit FakeMapCalls(MapInfo info, unsigned possible_cpus = 1);
 
   // A Map whose calls come here.
   [[nodiscard]] Map map() const;
@@ -101,6 +101,7 @@ class FakeMapCalls final : public MapCalls {
   [[nodiscard]] MapOperations::Options options();
   [[nodiscard]] MapOperations operations();
 
+  unsigned possible_cpus() override { return cpus_; }
   int update(int fd, const void* key, const void* value) override;
   int remove(int fd, const void* key) override;
   int lookup(int fd, const void* key, void* value) override;
@@ -111,6 +112,7 @@ class FakeMapCalls final : public MapCalls {
                    std::uint32_t& count) override;
 
  private:
+  [[nodiscard]] std::size_t element_size() const;
   [[nodiscard]] Bytes key_at(const void* keys, std::size_t i) const;
   [[nodiscard]] int injected(const Bytes& key);
   int update_element(const Bytes& key, const void* value);
@@ -119,6 +121,7 @@ class FakeMapCalls final : public MapCalls {
                 const std::function<int(std::size_t)>& element);
 
   MapInfo info_;
+  unsigned cpus_;
   // The last key of each lookup_batch. Its cursor is a number, four bytes whatever the size of a
   // key, as in the kernel's hash.
   std::vector<Bytes> cursors_;

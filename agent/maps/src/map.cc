@@ -69,8 +69,9 @@ Map::~Map() {
   if (fd_ >= 0) close(fd_);
 }
 
-std::expected<Map, MapError> Map::create(const MapInfo& info) {
+std::expected<Map, MapError> Map::create(const MapInfo& info, const Map* inner) {
   LIBBPF_OPTS(bpf_map_create_opts, options, .map_flags = info.flags);
+  if (inner != nullptr) options.inner_map_fd = static_cast<std::uint32_t>(inner->fd());
   const int fd = bpf_map_create(info.type, info.name.c_str(), info.key_size, info.value_size,
                                 info.max_entries, &options);
   if (fd < 0) return std::unexpected(failure("create map", info.name, -fd));
@@ -81,6 +82,13 @@ std::expected<Map, MapError> Map::open_pin(const std::string& path) {
   const int fd = bpf_obj_get(path.c_str());
   if (fd < 0) return std::unexpected(failure("open pin", path, -fd));
   return describe(fd, "open pin", path, path);
+}
+
+std::expected<Map, MapError> Map::open_id(std::uint32_t id) {
+  const std::string name = "id " + std::to_string(id);
+  const int fd = bpf_map_get_fd_by_id(id);
+  if (fd < 0) return std::unexpected(failure("open map", name, -fd));
+  return describe(fd, "open map", name, {});
 }
 
 std::expected<Map, MapError> Map::from_fd(int fd) {

@@ -1,9 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <mapgate/maps/map_calls.h>
 
+#include <system_error>
+
 #include <bpf/bpf.h>
+#include <bpf/libbpf.h>
 
 namespace mapgate::maps {
+
+unsigned KernelMapCalls::possible_cpus() {
+  const int count = libbpf_num_possible_cpus();
+  if (count < 1) throw std::system_error(-count, std::generic_category(), "possible CPUs");
+  return static_cast<unsigned>(count);
+}
 
 int KernelMapCalls::update(int fd, const void* key, const void* value) {
   return -bpf_map_update_elem(fd, key, value, BPF_ANY);

@@ -9,15 +9,24 @@ namespace mapgate::maps {
 using reconciler::ErrorClass;
 
 bool is_array(bpf_map_type type) {
-  return type == BPF_MAP_TYPE_ARRAY;
+  return type == BPF_MAP_TYPE_ARRAY || type == BPF_MAP_TYPE_PERCPU_ARRAY;
+}
+
+bool is_per_cpu(bpf_map_type type) {
+  return type == BPF_MAP_TYPE_PERCPU_HASH || type == BPF_MAP_TYPE_PERCPU_ARRAY;
+}
+
+bool is_map_of_maps(bpf_map_type type) {
+  return type == BPF_MAP_TYPE_HASH_OF_MAPS || type == BPF_MAP_TYPE_ARRAY_OF_MAPS;
 }
 
 ErrorClass classify(int error, MapAction action, bpf_map_type type) {
   switch (error) {
     case E2BIG:
       // An array has no element past its end, and never will have.
-      return action == MapAction::kWrite && !is_array(type) ? ErrorClass::kCapacity
-                                                            : ErrorClass::kPermanent;
+      return action == MapAction::kWrite && !is_array(type) && type != BPF_MAP_TYPE_ARRAY_OF_MAPS
+                 ? ErrorClass::kCapacity
+                 : ErrorClass::kPermanent;
     case ENOSPC:
       // Only a trie says "full" that way.
       return action == MapAction::kWrite && type == BPF_MAP_TYPE_LPM_TRIE ? ErrorClass::kCapacity
@@ -59,6 +68,10 @@ std::string describe_type(bpf_map_type type) {
       return "percpu_hash";
     case BPF_MAP_TYPE_PERCPU_ARRAY:
       return "percpu_array";
+    case BPF_MAP_TYPE_HASH_OF_MAPS:
+      return "hash_of_maps";
+    case BPF_MAP_TYPE_ARRAY_OF_MAPS:
+      return "array_of_maps";
     default:
       return "type " + std::to_string(static_cast<unsigned>(type));
   }

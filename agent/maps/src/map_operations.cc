@@ -6,17 +6,25 @@
 #include <limits>
 
 #include "agent/maps/src/batch_size.h"
+#include "agent/maps/src/inner_maps.h"
 #include "agent/maps/src/target_map.h"
 
 namespace mapgate::maps {
 namespace {
 
 // Why desired state cannot live in such a map; empty if it can.
-std::string unsuitable(const MapInfo& info) {
+std::string unsuitable(const MapInfo& info, const MapInfo* inner) {
   switch (info.type) {
     case BPF_MAP_TYPE_HASH:
     case BPF_MAP_TYPE_LPM_TRIE:
     case BPF_MAP_TYPE_ARRAY:
+    case BPF_MAP_TYPE_PERCPU_HASH:
+    case BPF_MAP_TYPE_PERCPU_ARRAY:
+      break;
+    case BPF_MAP_TYPE_HASH_OF_MAPS:
+    case BPF_MAP_TYPE_ARRAY_OF_MAPS:
+      if (inner == nullptr) return "nothing says how its inner maps are made";
+      if (std::string reason = InnerMaps::unsuitable(*inner); !reason.empty()) return reason;
       break;
     case BPF_MAP_TYPE_LRU_HASH:
     case BPF_MAP_TYPE_LRU_PERCPU_HASH:
@@ -26,12 +34,22 @@ std::string unsuitable(const MapInfo& info) {
     default:
       return "maps of " + describe_type(info.type) + " are not supported";
   }
-  if (info.value_size > RowValue::kMaxSize)
+  // A scan must be able to show more than one CPU's.
+  if (info.value_size > (is_per_cpu(info.type) ? RowValue::kMaxSize / 2 : RowValue::kMaxSize))
     return "values of " + std::to_string(info.value_size) + " bytes are not supported";
   return {};
 }
 
 }  // namespace
+
+std::uint64_t MapStatus::room() const {
+  return info.max_entries - std::min<std::uint64_t>(entries, info.max_entries);
+}
+
+bool MapStatus::is_nearly_full() const {
+  if (is_array(info.type) || info.type == BPF_MAP_TYPE_ARRAY_OF_MAPS) return false;
+  return 100 * entries >= kNearlyFullPercent * info.max_entries;
+}
 
 MapOperations::MapOperations(std::vector<std::unique_ptr<TargetMap>> targets, Options options)
     : options_(std::move(options)),
@@ -45,9 +63,11 @@ std::expected<MapOperations, MapError> MapOperations::create(std::vector<Map> ma
                                                              Options options) {
   std::vector<std::unique_ptr<TargetMap>> targets;
   for (Map& map : maps) {
-    if (std::string reason = unsuitable(map.info()); !reason.empty())
-      return std::unexpected(MapError{"use map", map.info().name, EOPNOTSUPP, std::move(reason)});
     const auto index = static_cast<MapIndex>(targets.size());
+    const auto inner = options.inner_maps.find(index);
+    const MapInfo* described = inner == options.inner_maps.end() ? nullptr : &inner->second;
+    if (std::string reason = unsuitable(map.info(), described); !reason.empty())
+      return std::unexpected(MapError{"use map", map.info().name, EOPNOTSUPP, std::move(reason)});
     targets.push_back(std::make_unique<TargetMap>(index, std::move(map), calls, options));
   }
   return MapOperations(std::move(targets), std::move(options));

@@ -15,11 +15,12 @@ constexpr int kMostInterruptions = 16;
 }  // namespace
 
 MapScan::MapScan(const Map& map, MapCalls& calls, const std::function<reconciler::TimePoint()>& now,
-                 reconciler::Duration call_limit)
+                 reconciler::Duration call_limit, std::size_t value_size)
     : map_(map),
       calls_(calls),
       now_(now),
-      batch_size_(call_limit, map.info().key_size + map.info().value_size),
+      value_size_(value_size),
+      batch_size_(call_limit, map.info().key_size + value_size),
       smallest_(kSmallestLookup) {}
 
 void MapScan::begin() {
@@ -49,7 +50,7 @@ void MapScan::advance() {
 
 void MapScan::step_over(const std::function<bool(std::span<const std::byte>)>& going) {
   const std::size_t key_size = map_.info().key_size;
-  values_.resize(map_.info().value_size);
+  values_.resize(value_size_);
   while (started_ && !ended_ && going(std::span(cursor_).first(key_size))) {
     const int error = calls_.next_key(map_.fd(), cursor_.data(), next_cursor_.data());
     ended_ = error == ENOENT;
@@ -65,7 +66,7 @@ void MapScan::step_over(const std::function<bool(std::span<const std::byte>)>& g
 
 int MapScan::lookup_batch(std::size_t size, std::uint32_t& count) {
   keys_.resize(size * map_.info().key_size);
-  values_.resize(size * map_.info().value_size);
+  values_.resize(size * value_size_);
   count = static_cast<std::uint32_t>(size);
   const auto start = now_();
   const int error = calls_.lookup_batch(map_.fd(), started_ ? cursor_.data() : nullptr,
@@ -93,17 +94,16 @@ std::expected<bool, int> MapScan::next_batch(std::size_t max, const Visit& visit
   const bool partial = error == EINTR && count > 0;
   if (error != 0 && error != ENOENT && !partial) return std::unexpected(error);
   const std::size_t key_size = map_.info().key_size;
-  const std::size_t value_size = map_.info().value_size;
   for (std::size_t i = 0; i < count; ++i)
     visit(std::span(keys_).subspan(i * key_size, key_size),
-          std::span(values_).subspan(i * value_size, value_size));
+          std::span(values_).subspan(i * value_size_, value_size_));
   visited_ += count;
   advance();
   return error == ENOENT;
 }
 
 std::expected<bool, int> MapScan::next_singly(std::size_t max, const Visit& visit) {
-  values_.resize(map_.info().value_size);
+  values_.resize(value_size_);
   const std::size_t size = std::clamp<std::size_t>(max, 1, kSmallestLookup);
   for (std::size_t i = 0; i < size; ++i, ++visited_) {
     const void* cursor = started_ ? cursor_.data() : nullptr;
@@ -111,10 +111,10 @@ std::expected<bool, int> MapScan::next_singly(std::size_t max, const Visit& visi
       return error == ENOENT ? std::expected<bool, int>(true) : std::unexpected(error);
     const int error = calls_.lookup(map_.fd(), next_cursor_.data(), values_.data());
     // Gone between the two calls: going on from it would start again, so ask for the one after the
-    // cursor again.
-    if (error == ENOENT) continue;
-    if (error != 0) return std::unexpected(error);
-    visit(std::span(next_cursor_).first(map_.info().key_size), values_);
+    // cursor again. Only an array of maps has places that are empty, and can go on from them.
+    if (error == ENOENT && map_.info().type != BPF_MAP_TYPE_ARRAY_OF_MAPS) continue;
+    if (error != 0 && error != ENOENT) return std::unexpected(error);
+    if (error == 0) visit(std::span(next_cursor_).first(map_.info().key_size), values_);
     advance();
   }
   return false;

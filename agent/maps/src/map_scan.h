@@ -18,13 +18,14 @@
 namespace mapgate::maps {
 
 // Reads one map from its start to its end, in slices. `map`, `calls` and `now` must outlive it.
+// `value_size` is what the kernel copies for an element.
 class MapScan {
  public:
   using Visit =
       std::function<void(std::span<const std::byte> key, std::span<const std::byte> value)>;
 
   MapScan(const Map& map, MapCalls& calls, const std::function<reconciler::TimePoint()>& now,
-          reconciler::Duration call_limit);
+          reconciler::Duration call_limit, std::size_t value_size);
 
   void begin();
   // Visits up to about `max` elements; true when that was the end. The error is an errno; begin
@@ -45,6 +46,7 @@ class MapScan {
   const Map& map_;
   MapCalls& calls_;
   const std::function<reconciler::TimePoint()>& now_;
+  std::size_t value_size_;
   BatchSize batch_size_;
   std::size_t smallest_;  // what holds the fullest bucket seen
   bool started_ = false;

@@ -34,6 +34,9 @@ bool is_element_error(int error) {
   }
 }
 
+// Inner maps made or read at a time: each costs a descriptor, and as much time as its contents.
+constexpr std::size_t kInnerMaps = 16;
+
 bool is_zero(std::span<const std::byte> bytes) {
   return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
 }
@@ -49,24 +52,30 @@ TargetMap::TargetMap(MapIndex index, Map map, MapCalls& calls, MapOperations::Op
       map_(std::move(map)),
       calls_(calls),
       options_(std::move(options)),
-      write_size_(options_.call_limit, map_.info().key_size + map_.info().value_size),
+      cpu_value_size_((map_.info().value_size + std::size_t{7}) / 8 * 8),
+      element_size_(is_per_cpu(map_.info().type) ? calls_.possible_cpus() * cpu_value_size_
+                                                 : map_.info().value_size),
+      write_size_(options_.call_limit, map_.info().key_size + element_size_),
       delete_size_(write_size_),
-      zeros_(map_.info().value_size),
-      scan_(map_, calls_, options_.now, options_.call_limit) {
+      value_(element_size_),
+      scan_(map_, calls_, options_.now, options_.call_limit, element_size_) {
+  if (is_map_of_maps(map_.info().type))
+    inner_.emplace(options_.inner_maps.at(index_), calls_, options_.now, options_.call_limit);
   probe();
 }
 
 // Batches of nothing: success if there is such a call, and no effect.
 void TargetMap::probe() {
   std::vector<std::byte> key(std::max<std::size_t>(map_.info().key_size, 4));
-  std::vector<std::byte> value(map_.info().value_size);
+  std::vector<std::byte> value(element_size_);
   std::uint32_t count = 0;
   status_.update_batch = calls_.update_batch(map_.fd(), key.data(), value.data(), count) == 0;
   count = 0;
   status_.delete_batch = calls_.remove_batch(map_.fd(), key.data(), count) == 0;
   count = 0;
-  status_.lookup_batch =
-      calls_.lookup_batch(map_.fd(), nullptr, key.data(), key.data(), value.data(), count) == 0;
+  // Empty places of an array of maps end such a call. And what takes time is the inner maps.
+  status_.lookup_batch = !inner_ && calls_.lookup_batch(map_.fd(), nullptr, key.data(), key.data(),
+                                                        value.data(), count) == 0;
 }
 
 std::optional<OperationError> TargetMap::refusal(const Operation& operation) const {
@@ -79,8 +88,12 @@ std::optional<OperationError> TargetMap::refusal(const Operation& operation) con
   };
   const auto key = operation.key.bytes();
   if (key.size() != info.key_size) return wrong_size("key", key.size(), info.key_size);
-  if (operation.value && operation.value->size() != info.value_size)
+  if (operation.value && !inner_ && operation.value->size() != info.value_size)
     return wrong_size("value", operation.value->size(), info.value_size);
+  if (operation.value && inner_) {
+    const auto problem = inner_map_problem(inner_->description(), operation.value->bytes());
+    if (!problem.empty()) return refused(problem);
+  }
   if (info.type == BPF_MAP_TYPE_LPM_TRIE && !is_canonical_lpm_key(key))
     return refused("key has bits set past its prefix, or too long a prefix");
   return std::nullopt;
@@ -92,12 +105,14 @@ OperationError TargetMap::failure(MapAction action, int error) const {
   const std::string name = "map \"" + info.name + "\"";
   const std::string size = " (" + std::to_string(info.max_entries) + " entries)";
   if (error_class == ErrorClass::kCapacity) return {error_class, error, name + " is full" + size};
-  if (is_array() && error == E2BIG)
+  if (error == E2BIG && error_class == ErrorClass::kPermanent)
     return {error_class, error, "index is outside of " + name + size};
   const char* doing = action == MapAction::kWrite    ? "write"
                       : action == MapAction::kDelete ? "delete"
                                                      : "read";
   std::string text = name + ": " + doing + ": " + describe_errno(error);
+  if (error == EINVAL && inner_ && action == MapAction::kWrite)
+    text += " (are its inner maps made another way?)";
   if (error == EPERM) text += " (frozen or read-only?)";
   if (error == EAGAIN && action == MapAction::kRead) text += " (it changes faster than it is read)";
   return {error_class, error, std::move(text)};
@@ -142,7 +157,7 @@ void TargetMap::run(Round round) {
     fail_all(round, open.error());
   } else {
     const std::uint64_t removed_before = status_.removed;
-    run(MapAction::kWrite, writes_, round);
+    write(writes_, round);
     keep_scan_in_place(round);
     run(MapAction::kDelete, deletes_, round);
     retry_what_did_not_fit(round, removed_before);
@@ -174,8 +189,9 @@ RowKey TargetMap::row_of(std::span<const std::byte> key) {
 
 // A hash that is read in batches goes on by bucket; everything else goes on from the last key read.
 void TargetMap::keep_scan_in_place(Round round) {
-  const bool by_bucket = map_.info().type == BPF_MAP_TYPE_HASH && status_.lookup_batch;
-  if (!scanning_ || by_bucket || is_array() || deletes_.empty()) return;
+  const bool by_bucket = status_.lookup_batch && map_.info().type != BPF_MAP_TYPE_LPM_TRIE;
+  const bool by_index = is_array() || map_.info().type == BPF_MAP_TYPE_ARRAY_OF_MAPS;
+  if (!scanning_ || by_bucket || by_index || deletes_.empty()) return;
   boost::unordered_flat_set<RowKey, RowKeyHash> going;
   for (const std::uint32_t position : deletes_) going.insert(round.batch[position].key);
   scan_.step_over([&](std::span<const std::byte> key) { return going.contains(row_of(key)); });
@@ -191,7 +207,67 @@ void TargetMap::retry_what_did_not_fit(Round round, std::uint64_t removed_before
     const auto& error = round.results[position].error;
     if (error && error->error_class == ErrorClass::kCapacity) again.push_back(position);
   }
-  run(MapAction::kWrite, again, round);
+  write(again, round);
+}
+
+void TargetMap::write(std::span<const std::uint32_t> positions, Round round) {
+  if (!inner_) return run(MapAction::kWrite, positions, round);
+  for (; !positions.empty();
+       positions = positions.subspan(std::min(positions.size(), kInnerMaps))) {
+    run(MapAction::kWrite,
+        make_inner_maps(positions.first(std::min(positions.size(), kInnerMaps)), round), round);
+    made_.clear();  // the outer map holds them now
+  }
+}
+
+// Those whose inner maps are ready.
+TargetMap::Positions TargetMap::make_inner_maps(std::span<const std::uint32_t> positions,
+                                                Round round) {
+  Positions ready;
+  for (const std::uint32_t position : positions) {
+    auto made = inner_->make(round.batch[position].value->bytes());
+    if (made) {
+      made_.emplace(position, std::move(*made));
+      ready.push_back(position);
+    } else {
+      round.results[position].error = failure(MapAction::kWrite, made.error().code);
+      round.results[position].error->text += " (" + made.error().step + ")";
+    }
+  }
+  return ready;
+}
+
+void TargetMap::encode(std::uint32_t position, const Operation& operation, std::byte* to) const {
+  if (!operation.value) {
+    std::memset(to, 0, element_size_);
+  } else if (inner_) {
+    const int fd = made_.at(position).fd();
+    std::memcpy(to, &fd, sizeof fd);
+  } else if (is_per_cpu(map_.info().type)) {
+    std::memset(to, 0, element_size_);
+    for (std::size_t at = 0; at < element_size_; at += cpu_value_size_)
+      std::memcpy(to + at, operation.value->data(), map_.info().value_size);
+  } else {
+    std::memcpy(to, operation.value->data(), element_size_);
+  }
+}
+
+std::expected<std::optional<RowValue>, int> TargetMap::decode(std::span<const std::byte> value) {
+  if (inner_) {
+    std::uint32_t id;
+    std::memcpy(&id, value.data(), sizeof id);
+    auto held = inner_->read(id);
+    if (held) return std::move(*held);
+    if (held.error() == ENOENT) return std::nullopt;
+    return std::unexpected(held.error());
+  }
+  const std::size_t size = map_.info().value_size;
+  if (!is_per_cpu(map_.info().type)) return RowValue(value);
+  const auto first = value.first(size);
+  for (std::size_t at = cpu_value_size_; at < value.size(); at += cpu_value_size_)
+    if (!std::ranges::equal(value.subspan(at, size), first))
+      return RowValue(value.first(std::min(value.size(), RowValue::kMaxSize)));
+  return RowValue(first);
 }
 
 void TargetMap::run(MapAction action, std::span<const std::uint32_t> positions, Round round) {
@@ -211,17 +287,16 @@ void TargetMap::run(MapAction action, std::span<const std::uint32_t> positions, 
 
 void TargetMap::gather(std::span<const std::uint32_t> positions, Round round) {
   const std::size_t key_size = map_.info().key_size;
-  const std::size_t value_size = map_.info().value_size;
   keys_.resize(positions.size() * key_size);
-  values_.resize(positions.size() * value_size);
+  values_.resize(positions.size() * element_size_);
   std::byte* key = keys_.data();
   std::byte* value = values_.data();
   for (const std::uint32_t position : positions) {
     const Operation& operation = round.batch[position];
     std::memcpy(key, operation.key.bytes().data(), key_size);
-    std::memcpy(value, operation.value ? operation.value->data() : zeros_.data(), value_size);
+    if (operation.value || is_array()) encode(position, operation, value);
     key += key_size;
-    value += value_size;
+    value += element_size_;
   }
 }
 
@@ -261,12 +336,12 @@ void TargetMap::run_single(MapAction action, std::uint32_t position, Round round
   const Operation& operation = round.batch[position];
   const std::byte* key = operation.key.bytes().data();
   int error = 0;
-  if (operation.value)
-    error = calls_.update(map_.fd(), key, operation.value->data());
-  else if (is_array())
-    error = calls_.update(map_.fd(), key, zeros_.data());
-  else
+  if (operation.value || is_array()) {
+    encode(position, operation, value_.data());
+    error = calls_.update(map_.fd(), key, value_.data());
+  } else {
     error = calls_.remove(map_.fd(), key);
+  }
   // A parked row may wait for the room that the batch call made.
   if (may_be_done && action == MapAction::kDelete && error == ENOENT && operation.held) error = 0;
   settle(action, position, round, error);
@@ -277,7 +352,7 @@ void TargetMap::settle(MapAction action, std::uint32_t position, Round round, in
   Result& result = round.results[position];
   result.error.reset();
   // An array has no element past its end: it is as absent as can be.
-  const bool was_absent = action == MapAction::kDelete && error == (is_array() ? E2BIG : ENOENT);
+  const bool was_absent = action == MapAction::kDelete && (error == ENOENT || error == E2BIG);
   if (error != 0 && !was_absent) {
     lost_ = lost_ || error == EBADF;
     result.error = failure(action, error);
@@ -306,11 +381,16 @@ std::expected<void, OperationError> TargetMap::scan_begin() {
 std::expected<bool, OperationError> TargetMap::scan_next(
     std::size_t max, std::vector<std::pair<RowKey, RowValue>>& entries) {
   if (auto open = ensure_open(); !open) return std::unexpected(open.error());
+  int unreadable = 0;
   const auto visit = [&](std::span<const std::byte> key, std::span<const std::byte> value) {
+    auto decoded = decode(value);
+    if (!decoded) unreadable = decoded.error();
+    if (!decoded || !*decoded) return;
     ++seen_;
-    entries.emplace_back(row_of(key), RowValue(value));
+    entries.emplace_back(row_of(key), std::move(**decoded));
   };
-  const auto end = scan_.next(status_.lookup_batch, max, visit);
+  auto end = scan_.next(status_.lookup_batch, inner_ ? std::min(max, kInnerMaps) : max, visit);
+  if (unreadable != 0) end = std::unexpected(unreadable);
   if (!end) {
     lost_ = lost_ || end.error() == EBADF;
     scanning_ = false;
@@ -324,7 +404,7 @@ std::expected<bool, OperationError> TargetMap::scan_next(
 }
 
 bool TargetMap::is_absence(const RowValue& value) const {
-  return is_array() && is_zero(value.bytes());
+  return is_array() && value.size() == map_.info().value_size && is_zero(value.bytes());
 }
 
 MapStatus TargetMap::status() const {

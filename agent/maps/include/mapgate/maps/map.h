@@ -25,10 +25,14 @@ struct MapInfo {
 // Owns a file descriptor of a BPF map. A pin outlives it. Not thread-safe; move-only.
 class Map {
  public:
-  // `info.id` is not looked at. Needs CAP_BPF.
-  [[nodiscard]] static std::expected<Map, MapError> create(const MapInfo& info);
+  // `info.id` is not looked at. Maps of maps need an `inner` map as a pattern for those to come; it
+  // need not stay. Needs CAP_BPF.
+  [[nodiscard]] static std::expected<Map, MapError> create(const MapInfo& info,
+                                                           const Map* inner = nullptr);
   // ENOENT: nothing is pinned at `path`.
   [[nodiscard]] static std::expected<Map, MapError> open_pin(const std::string& path);
+  // ENOENT: there is no map `id` any more. Needs CAP_SYS_ADMIN.
+  [[nodiscard]] static std::expected<Map, MapError> open_id(std::uint32_t id);
   // Duplicates `fd`, which stays the caller's (a skeleton's, say).
   [[nodiscard]] static std::expected<Map, MapError> from_fd(int fd);
 

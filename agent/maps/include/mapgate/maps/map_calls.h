@@ -15,6 +15,10 @@ class MapCalls {
  public:
   virtual ~MapCalls() = default;
 
+  // How many CPUs there may ever be; not below 1. A value of a per-CPU map is as many values, each
+  // at a multiple of 8 bytes.
+  [[nodiscard]] virtual unsigned possible_cpus() = 0;
+
   virtual int update(int fd, const void* key, const void* value) = 0;
   virtual int remove(int fd, const void* key) = 0;
   virtual int lookup(int fd, const void* key, void* value) = 0;
@@ -33,6 +37,8 @@ class MapCalls {
 // The kernel, through libbpf.
 class KernelMapCalls final : public MapCalls {
  public:
+  // Throws std::system_error if the kernel does not say.
+  [[nodiscard]] unsigned possible_cpus() override;
   int update(int fd, const void* key, const void* value) override;
   int remove(int fd, const void* key) override;
   int lookup(int fd, const void* key, void* value) override;

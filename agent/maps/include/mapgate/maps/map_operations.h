@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <expected>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -39,13 +40,23 @@ struct MapStatus {
   bool update_batch = false;
   bool delete_batch = false;
   bool lookup_batch = false;
+
+  // How many more elements it takes, by `entries`. An array takes any row that it has a place for.
+  [[nodiscard]] std::uint64_t room() const;
+  // At least kNearlyFullPercent of its room is taken. Never of an array.
+  [[nodiscard]] bool is_nearly_full() const;
+  static constexpr std::uint64_t kNearlyFullPercent = 80;
 };
 
 // Rows as elements of BPF maps. RowKey::map() is the index of the map in the order given to
 // create(), and also the TargetId of its results.
 //
-// - Hash, LPM trie, array. LRU types evict what does not fit instead of saying so, and cannot hold
-// desired state.
+// - Hash, LPM trie, array, per-CPU hash and array, hash and array of maps. LRU types evict what
+//   does not fit instead of saying so, and cannot hold desired state.
+// - A value of a per-CPU map is what every CPU holds. Where CPUs differ, a scan shows the values of
+//   all of them one after the other, which no row has.
+// - A value of a map of maps is a whole inner map, see inner_map.h. The kernel waits for programs
+//   that may use the one before, about 8 ms for each call whatever its size.
 // - Keys and values must be exactly as large as the map's, LPM keys in canonical form: else
 // kPermanent.
 // - An array's elements cannot be deleted: a delete writes zeros and frees nothing, and zeros are
@@ -61,6 +72,8 @@ class MapOperations final : public reconciler::Operations<RowKey, RowValue> {
   struct Options {
     std::function<reconciler::TimePoint()> now;  // required
     reconciler::Duration call_limit = std::chrono::milliseconds(1);
+    // How inner maps are made, by the index of their map of maps: each needs one.
+    std::map<MapIndex, MapInfo> inner_maps = {};
   };
 
   // Refuses map types that it cannot keep, with the reason. Asks the kernel what it can do for each
