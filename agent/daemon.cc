@@ -5,6 +5,7 @@
 #include <linux/capability.h>
 #include <sys/file.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -37,6 +38,7 @@
 #include "agent/datapath/unique_fd.h"
 #include "agent/dns/proxy.h"
 #include "agent/engine/datapath_binding.h"
+#include "agent/engine/datapath_keeper.h"
 #include "agent/engine/declared_maps.h"
 #include "agent/engine/denial_log.h"
 #include "agent/engine/policy_engine.h"
@@ -76,6 +78,15 @@ OrError<void> check_capabilities() {
   if (!has(CAP_NET_ADMIN)) missing += " CAP_NET_ADMIN";
   if (missing.empty()) return {};
   return std::unexpected("not privileged enough: run it as root, or give it" + missing);
+}
+
+// The datapath holds a dozen links of every workload; the usual soft limit of 1024 descriptors is
+// for programs that use select().
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);  // without it an attach fails and says so
 }
 
 OrError<void> make_directory(const fs::path& directory, fs::perms permissions) {
@@ -233,6 +244,7 @@ class Daemon::Parts {
   std::optional<maps::MapOperations> operations_;
   std::optional<maps::FaultInjectingOperations> faulty_operations_;
   std::unique_ptr<state::Store> store_;
+  std::optional<engine::DatapathKeeper> keeper_;
   std::optional<engine::DatapathEnforcement> enforcement_;
   std::unique_ptr<engine::WorkloadBindings> bindings_;
   std::unique_ptr<engine::PolicyEngine> engine_;
@@ -248,6 +260,7 @@ class Daemon::Parts {
 
 OrError<void> Daemon::Parts::open(const policy::NodeSettings& node) {
   if (auto allowed = check_capabilities(); !allowed) return allowed;
+  raise_descriptor_limit();
   if (auto opened = open_datapath(node); !opened) return opened;
   if (auto opened = open_engine(node); !opened) return opened;
   if (auto opened = open_proxy(node); !opened) return opened;
@@ -297,6 +310,9 @@ OrError<void> Daemon::Parts::open_engine(const policy::NodeSettings& node) {
   auto operations = open_maps(*datapath_, options_.bpffs, map_calls_);
   if (!operations) return std::unexpected(operations.error());
   operations_ = std::move(*operations);
+  keeper_.emplace(engine::DatapathKeeper::Environment{
+      io_, *datapath_, *operations_, kMapNames,
+      [this](std::string_view name) { return open_map(*datapath_, options_.bpffs, name); }, log_});
   engine::Operations* used = &*operations_;
   if (options_.faults.in_writes()) {
     log_.warn("faults are injected: this is for tests");
@@ -314,8 +330,9 @@ OrError<void> Daemon::Parts::open_engine(const policy::NodeSettings& node) {
   const auto epoch = reconciler::Epoch::from_random(random_number<std::uint64_t>(),
                                                     random_number<std::uint64_t>());
   engine_ = std::make_unique<engine::PolicyEngine>(
-      engine::PolicyEngine::Environment{io_, *used, *bindings_, *store_, log_}, epoch,
+      engine::PolicyEngine::Environment{io_, *used, *keeper_, *bindings_, *store_, log_}, epoch,
       engine_options);
+  keeper_->start(engine_->loop());
   open_declared_maps(engine_options.reconciler);
   specs_.emplace(io_, *engine_, *declared_, options_.spec, log_);
   denials_.emplace(
@@ -361,6 +378,7 @@ OrError<void> Daemon::Parts::open_control() {
         const auto counters = datapath_->counters(id);
         return counters ? std::optional(*counters) : std::nullopt;
       },
+      .datapath = [this] { return keeper_->health(); },
       .foreign_sockets_missing = datapath_->capabilities().foreign_sockets_missing,
       .version = MAPGATE_VERSION});
   auto server = control::HttpServer::listen(

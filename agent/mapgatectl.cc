@@ -207,12 +207,19 @@ void print_status(const Json& status) {
                    cell(reconciler["writes"]), cell(reconciler["deletes"]),
                    cell(reconciler["failures"]), cell(reconciler["adopted"]),
                    cell(reconciler["repaired"]), cell(reconciler["removed"])));
+  const Json& datapath = status["datapath"];
+  if (datapath["repaired"] != 0)
+    line("datapath",
+         fmt::format("{} times others changed it and it was put right; the last time: {}",
+                     cell(datapath["repaired"]), cell(datapath["last_repair"])));
+  for (const Json& problem : datapath["problems"]) line("datapath", cell(problem));
   if (!status["degraded"].is_null()) line("degraded", cell(status["degraded"]));
   std::cout << "\n";
   std::vector<Row> maps;
   for (const Json& map : status["maps"]) {
     maps.push_back({cell(map["name"]), cell(map["entries"]), cell(map["max_entries"]),
-                    fmt::format("{:.1f}%", map["fill"].get<double>() * 100)});
+                    fmt::format("{:.1f}%{}", map["fill"].get<double>() * 100,
+                                map["nearly_full"].get<bool>() ? " nearly full" : "")});
   }
   print_table({"MAP", "ENTRIES", "MAX", "FILL"}, maps);
   std::cout << "\n";

@@ -19,6 +19,7 @@
 #include "agent/control/map_reader.h"
 #include "agent/control/row_text.h"
 #include "agent/dns/message.h"
+#include "agent/engine/capacity_log.h"
 #include "agent/schema/codec.h"
 
 namespace mapgate::control {
@@ -211,6 +212,13 @@ Json describe_store(const state::StoreHealth& health) {
           {"error", health.last_error ? Json(health.last_error->text) : Json()}};
 }
 
+Json describe_datapath(const engine::DatapathHealth& health) {
+  return {{"inspections", health.inspections},
+          {"repaired", health.repaired},
+          {"last_repair", or_null(health.last_repair)},
+          {"problems", health.problems}};
+}
+
 Json describe_fault(const policy::SpecError& fault) {
   return {{"file", fault.file},
           {"line", fault.line},
@@ -311,6 +319,7 @@ HttpResponse Api::status() const {
        {"spec", describe_spec()},
        {"store", describe_store(engine.store_health())},
        {"errors", describe_errors()},
+       {"datapath", describe_datapath(sources_.datapath())},
        {"degraded", or_null(engine.bindings().degraded())},
        {"capabilities",
         {{"foreign_sockets", missing.is_null()}, {"foreign_sockets_missing", missing}}}});
@@ -319,13 +328,12 @@ HttpResponse Api::status() const {
 Json Api::describe_maps() const {
   Json result = Json::array();
   for (const maps::MapStatus& map : sources_.maps()) {
-    const double fill = map.info.max_entries == 0 ? 0.0
-                                                  : static_cast<double>(map.entries) /
-                                                        static_cast<double>(map.info.max_entries);
+    const double fill = engine::fill_of(map);
     result.push_back({{"name", map.info.name},
                       {"entries", map.entries},
                       {"max_entries", map.info.max_entries},
                       {"fill", fill},
+                      {"nearly_full", fill >= engine::kNearlyFull},
                       {"written", map.written},
                       {"removed", map.removed}});
   }

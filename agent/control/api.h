@@ -15,6 +15,7 @@
 
 #include "agent/control/http.h"
 #include "agent/dns/proxy.h"
+#include "agent/engine/datapath_health.h"
 #include "agent/engine/declared_maps.h"
 #include "agent/engine/policy_engine.h"
 #include "agent/engine/spec_controller.h"
@@ -34,6 +35,7 @@ class Api {
     std::function<std::vector<maps::MapStatus>()> maps;  // in the order of their MapIndex
     std::function<dns::ProxyCounters()> dns;
     std::function<std::optional<mg_counters>(engine::WorkloadId)> counters;
+    std::function<engine::DatapathHealth()> datapath;
     std::string foreign_sockets_missing;  // why sockets handed in from elsewhere are not judged;
                                           // empty: they are
     std::string version;

@@ -433,6 +433,9 @@ bool Datapath::awaits_contents() const {
 Result<void> Datapath::switch_over() {
   return impl_->switch_over();
 }
+const MapSizes& Datapath::sizes() const {
+  return impl_->options().sizes;
+}
 Inspection Datapath::inspect(std::size_t max_cgroups) {
   return impl_->inspect(max_cgroups);
 }

@@ -128,6 +128,9 @@ class Datapath {
   [[nodiscard]] Result<MapReplacement> replace_maps(const MapSizes& sizes,
                                                     const std::vector<std::string>& names = {});
 
+  // Of the maps in use.
+  [[nodiscard]] const MapSizes& sizes() const;
+
   // Compares the pins, the links and the maps with what they should be, and puts right what it
   // can: a pin that was removed or replaced, a program that was detached. Looks at the links of
   // `max_cgroups` cgroups, and at the next ones at the next call.

@@ -65,6 +65,7 @@ ApplyResult refused(std::string error) {
 PolicyEngine::PolicyEngine(const Environment& environment, reconciler::Epoch epoch,
                            const EngineOptions& options)
     : io_(environment.io),
+      maps_(environment.maps),
       bindings_(environment.bindings),
       store_(environment.store),
       log_(environment.log),
@@ -115,9 +116,24 @@ asio::awaitable<ApplyResult> PolicyEngine::start(policy::Spec spec) {
   turn_.cancel();
   if (end != PhaseEnd::kRealised)
     co_return ApplyResult{ApplyOutcome::kFailed, 0, "the daemon ends"};
+  if (maps_.awaits_contents()) {
+    co_await all_attempted();
+    if (auto complete = maps_.contents_complete(); !complete)
+      co_return ApplyResult{ApplyOutcome::kFailed, 0, complete.error()};
+  }
   bind_workloads();
   asio::co_spawn(io_, finish_start(), asio::detached);
   co_return ApplyResult{ApplyOutcome::kApplied, policy_revision_, {}};
+}
+
+// Learned addresses, too: what the maps of before opened must be open in new ones. A row that fails
+// is no reason to wait.
+asio::awaitable<void> PolicyEngine::all_attempted() {
+  asio::steady_timer timer(io_);
+  while (loop_.reconciler().progress().lowest_never_attempted <= policy_revision_) {
+    timer.expires_after(std::chrono::milliseconds(1));
+    co_await timer.async_wait(asio::as_tuple(asio::use_awaitable));
+  }
 }
 
 // Once the maps are compared as a whole and what nobody wants is gone, so are the old ids and bits.
@@ -158,8 +174,8 @@ std::expected<PolicyEngine::PolicyPointer, std::string> PolicyEngine::compile(
 }
 
 asio::awaitable<ApplyResult> PolicyEngine::apply(policy::Spec spec) {
-  if (spec.node != options_.node) {
-    co_return refused("/node cannot change while the daemon runs: restart it");
+  if (spec.node.dns != options_.node.dns) {
+    co_return refused("/node/dns cannot change while the daemon runs: restart it");
   }
   const std::uint64_t mine = ++newest_apply_;
   while (applying_) co_await wait_for_turn();
@@ -168,7 +184,7 @@ asio::awaitable<ApplyResult> PolicyEngine::apply(policy::Spec spec) {
   if (!compiled) co_return refused(compiled.error());
   applying_ = true;
   current_apply_ = mine;
-  ApplyResult result = co_await change_policy(*compiled);
+  ApplyResult result = co_await change_policy(*compiled, spec.node.maps);
   applying_ = false;
   phase_.clear();
   blocked_by_.clear();
@@ -181,11 +197,24 @@ asio::awaitable<void> PolicyEngine::wait_for_turn() {
   co_await turn_.async_wait(asio::as_tuple(asio::use_awaitable));
 }
 
-asio::awaitable<ApplyResult> PolicyEngine::change_policy(PolicyPointer to) {
-  const auto plan = policy::plan_reload(*active_, *to, options_.node.maps);
+asio::awaitable<std::expected<void, std::string>> PolicyEngine::resize(policy::MapSizes sizes) {
+  if (sizes == options_.node.maps) co_return std::expected<void, std::string>();
+  phase_ = "resize";
+  auto resized = co_await maps_.resize(sizes);
+  if (!resized) co_return resized;
+  log_.info("the maps have room for {} addresses, {} prefixes and {} ports", sizes.addresses,
+            sizes.prefixes, sizes.ports);
+  options_.node.maps = sizes;
+  co_return resized;
+}
+
+asio::awaitable<ApplyResult> PolicyEngine::change_policy(PolicyPointer to, policy::MapSizes sizes) {
+  const auto plan = policy::plan_reload(*active_, *to, sizes);
   if (!plan) co_return refused(plan.error());
-  auto way_back = policy::plan_reload(*to, *active_, options_.node.maps);
+  auto way_back = policy::plan_reload(*to, *active_, sizes);
   if (!way_back) co_return refused(way_back.error());
+  const policy::MapSizes old_sizes = options_.node.maps;
+  if (auto resized = co_await resize(sizes); !resized) co_return refused(resized.error());
   const PolicyPointer old = active_;
   const dns::AddressChanges none;
   next_ = to;
@@ -198,6 +227,8 @@ asio::awaitable<ApplyResult> PolicyEngine::change_policy(PolicyPointer to) {
   if (end == PhaseEnd::kFailed || end == PhaseEnd::kSuperseded) {
     std::string error = std::exchange(blocked_by_, {});
     co_await roll_back(std::move(*way_back));
+    if (auto resized = co_await resize(old_sizes); !resized)
+      log_.warn("the maps keep their new sizes: {}", resized.error());
     save_allocations();
     co_return ApplyResult{
         end == PhaseEnd::kFailed ? ApplyOutcome::kFailed : ApplyOutcome::kSuperseded, 0, error};

@@ -20,6 +20,7 @@
 #include "agent/engine/adopting_operations.h"
 #include "agent/engine/answer_log.h"
 #include "agent/engine/learned_names.h"
+#include "agent/engine/map_control.h"
 #include "agent/engine/reconcile_loop.h"
 #include "agent/engine/types.h"
 #include "agent/engine/workload_bindings.h"
@@ -31,7 +32,7 @@ namespace mapgate::engine {
 
 struct EngineOptions {
   policy::MapIndices indices;
-  policy::NodeSettings node;  // for good: maps are made once
+  policy::NodeSettings node;  // of the start; sizes of maps may change with a policy
   reconciler::Options reconciler;
   // False lets answers go before the kernel has their addresses: to measure what holding costs.
   bool hold_answers = true;
@@ -59,6 +60,7 @@ class PolicyEngine final : public dns::AnswerGate {
   struct Environment {
     boost::asio::io_context& io;
     Operations& operations;
+    MapControl& maps;
     WorkloadBindings& bindings;
     state::Store& store;
     spdlog::logger& log;
@@ -120,7 +122,11 @@ class PolicyEngine final : public dns::AnswerGate {
   [[nodiscard]] dns::AddressChanges repolicy_to_both();
 
   [[nodiscard]] std::expected<PolicyPointer, std::string> compile(const policy::Spec& spec);
-  [[nodiscard]] boost::asio::awaitable<ApplyResult> change_policy(PolicyPointer to);
+  [[nodiscard]] boost::asio::awaitable<ApplyResult> change_policy(PolicyPointer to,
+                                                                  policy::MapSizes sizes);
+  [[nodiscard]] boost::asio::awaitable<std::expected<void, std::string>> resize(
+      policy::MapSizes sizes);
+  [[nodiscard]] boost::asio::awaitable<void> all_attempted();
   [[nodiscard]] boost::asio::awaitable<void> roll_back(policy::ReloadPlan plan);
   [[nodiscard]] boost::asio::awaitable<PhaseEnd> run_phase(std::string name,
                                                            const policy::ReloadPhase& rows,
@@ -137,10 +143,11 @@ class PolicyEngine final : public dns::AnswerGate {
   [[nodiscard]] boost::asio::awaitable<void> finish_start();
 
   boost::asio::io_context& io_;
+  MapControl& maps_;
   WorkloadBindings& bindings_;
   state::Store& store_;
   spdlog::logger& log_;
-  const EngineOptions options_;
+  EngineOptions options_;
 
   std::size_t held_ = 0;
   AdoptingOperations operations_;

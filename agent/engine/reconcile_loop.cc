@@ -61,8 +61,18 @@ void ReconcileLoop::wake() {
   });
 }
 
+void ReconcileLoop::pause() {
+  paused_ = true;
+}
+
+void ReconcileLoop::resume() {
+  paused_ = false;
+  wake();
+}
+
 void ReconcileLoop::step() {
   scheduled_.store(false);
+  if (paused_) return;
   const reconciler::StepResult result = reconciler_.step(std::chrono::steady_clock::now());
   if (result.more) {
     wake();

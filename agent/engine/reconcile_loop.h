@@ -30,6 +30,10 @@ class ReconcileLoop {
   // Nothing is done before.
   void start();
 
+  // Between the two nothing is written, and no gate ends: for moments in which the target changes.
+  void pause();
+  void resume();
+
   [[nodiscard]] Reconciler& reconciler() { return reconciler_; }
   [[nodiscard]] const Reconciler& reconciler() const { return reconciler_; }
 
@@ -49,6 +53,7 @@ class ReconcileLoop {
   boost::asio::steady_timer timer_;
   std::optional<reconciler::TimePoint> timer_at_;
   std::atomic<bool> scheduled_ = false;  // a step is in the loop's queue
+  bool paused_ = false;
   Reconciler reconciler_;
   // Held weakly by the handlers of the loop: one that is already queued may run after this object
   // is gone.

@@ -225,6 +225,13 @@ void Ledger::target_changed(TargetId target) {
     transition(failing, Phase::kRetry, failing.newest_failed, failing.since);
     row = failed_.erase(row);
   }
+  while (target < parked_queues_.size() && parked_queues_[target].head != kNone) {
+    const std::uint32_t failure = parked_queues_[target].head;
+    unpark(failure);
+    schedule(failure, TimePoint{});
+    Entry& parked = entry(failures_[failure].row);
+    transition(parked, Phase::kRetry, parked.newest_failed, parked.since);
+  }
 }
 
 // --- resync

@@ -44,6 +44,7 @@ class ApiTest : public engine::test::EngineTest {
                      .maps = [] { return std::vector{map_status()}; },
                      .dns = [] { return dns::ProxyCounters{}; },
                      .counters = [](engine::WorkloadId) { return mg_counters{}; },
+                     .datapath = [] { return datapath_health(); },
                      .foreign_sockets_missing = "",
                      .version = "test"});
     auto listening =
@@ -57,6 +58,12 @@ class ApiTest : public engine::test::EngineTest {
     run_for(milliseconds(10));  // what still waits ends
   }
 
+  static engine::DatapathHealth datapath_health() {
+    return {.inspections = 9,
+            .repaired = 3,
+            .last_repair = "a pin was removed: pinned again",
+            .problems = {"map mg_counters is frozen"}};
+  }
   static maps::MapStatus map_status() {
     maps::MapStatus status;
     status.info.name = "mg_addresses";
@@ -123,6 +130,10 @@ TEST_F(ApiTest, StatusTellsOfTheWholeDaemon) {
   EXPECT_EQ(body["rows"]["done"], maps.contents().size());
   EXPECT_EQ(body["maps"][0]["name"], "mg_addresses");
   EXPECT_EQ(body["maps"][0]["fill"], 0.25);
+  EXPECT_EQ(body["maps"][0]["nearly_full"], false);
+  EXPECT_EQ(body["datapath"]["repaired"], 3);
+  EXPECT_EQ(body["datapath"]["last_repair"], "a pin was removed: pinned again");
+  EXPECT_EQ(body["datapath"]["problems"], json::array({"map mg_counters is frozen"}));
   EXPECT_EQ(body["workloads"][0]["name"], "web");
   EXPECT_EQ(body["workloads"][0]["attached"], true);
   EXPECT_EQ(body["workloads"][0]["state"], "enforced");

@@ -5,6 +5,7 @@ on stdout, so that a test need not start a process for each connection."""
 import dataclasses
 import errno
 import json
+import os
 import socket
 import sys
 import time
@@ -51,9 +52,16 @@ class Agent:
     def connect_repeatedly(self, host, port, seconds):
         """Connects and closes all the time; counts how each attempt ended. The pause keeps it from using up the ports:
         a SYN on a port whose last connection the server has not closed yet is sent again, whatever the policy."""
-        outcomes = {}
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+        return self._connect_while(host, port, lambda: time.monotonic() < deadline)
+
+    def connect_until(self, host, port, stop):
+        """The same until there is a file of this name."""
+        return self._connect_while(host, port, lambda: not os.path.exists(stop))
+
+    def _connect_while(self, host, port, goes_on):
+        outcomes = {}
+        while goes_on():
             ended = "ok"
             try:
                 socket.create_connection((host, port), timeout=3.0).close()

@@ -115,6 +115,19 @@ std::vector<AttachedCgroup> FakeEnforcement::attached() const {
   return result;
 }
 
+boost::asio::awaitable<std::expected<void, std::string>> FakeMapControl::resize(
+    policy::MapSizes sizes) {
+  if (!failure.empty()) co_return std::unexpected(failure);
+  journal_.push_back("resize " + std::to_string(sizes.addresses) + " " +
+                     std::to_string(sizes.prefixes) + " " + std::to_string(sizes.ports));
+  co_return std::expected<void, std::string>();
+}
+
+std::expected<void, std::string> FakeMapControl::contents_complete() {
+  journal_.push_back("contents complete");
+  return {};
+}
+
 EngineTest::EngineTest()
     : directory_(std::filesystem::temp_directory_path() /
                  ("mapgate-engine-" + std::to_string(getpid()) + "-" +
@@ -157,9 +170,9 @@ void EngineTest::restart() {
       std::move(WorkloadBindings::create(io.get_executor(), cgroups(), *enforcement, *log).value());
   EngineOptions options{.indices = kIndices, .node = node, .reconciler = {}};
   options.reconciler.retry.max = std::chrono::milliseconds(100);
-  engine =
-      std::make_unique<PolicyEngine>(PolicyEngine::Environment{io, maps, *bindings, *store, *log},
-                                     reconciler::Epoch::from_random(1, 2), options);
+  engine = std::make_unique<PolicyEngine>(
+      PolicyEngine::Environment{io, maps, map_control, *bindings, *store, *log},
+      reconciler::Epoch::from_random(1, 2), options);
 }
 
 ApplyResult EngineTest::start(policy::Spec spec) {

@@ -38,6 +38,7 @@ class FakeMaps final : public Operations {
 
   using Contents = std::map<std::string, std::pair<maps::RowKey, maps::RowValue>>;
   [[nodiscard]] const Contents& contents() const { return contents_; }
+  void clear() { contents_.clear(); }
   // By the text that the journal has, less the verb: "mg_addresses 1 192.0.2.1". 0: it is not
   // there.
   [[nodiscard]] std::uint64_t value(const std::string& key) const;
@@ -70,6 +71,23 @@ class FakeEnforcement final : public Enforcement {
 };
 
 // An engine on fake maps and fake enforcement, a real store, and folders for cgroups.
+// Sizes of maps, as numbers.
+class FakeMapControl final : public MapControl {
+ public:
+  explicit FakeMapControl(Journal& journal) : journal_(journal) {}
+
+  [[nodiscard]] boost::asio::awaitable<std::expected<void, std::string>> resize(
+      policy::MapSizes sizes) override;
+  [[nodiscard]] bool awaits_contents() const override { return awaits; }
+  [[nodiscard]] std::expected<void, std::string> contents_complete() override;
+
+  std::string failure;  // not empty: resize() fails with it
+  bool awaits = false;
+
+ private:
+  Journal& journal_;
+};
+
 class EngineTest : public testing::Test {
  protected:
   EngineTest();
@@ -112,6 +130,7 @@ class EngineTest : public testing::Test {
   Journal journal;
   std::filesystem::path directory_;
   FakeMaps maps{journal};
+  FakeMapControl map_control{journal};
   std::unique_ptr<FakeEnforcement> enforcement;
   std::unique_ptr<spdlog::logger> log;
   std::unique_ptr<state::Store> store;

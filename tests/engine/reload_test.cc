@@ -115,12 +115,50 @@ TEST_F(ReloadTest, WhatDoesNotChangeIsNotWritten) {
   EXPECT_EQ(journal.size(), before) << testing::PrintToString(journal);
 }
 
-TEST_F(ReloadTest, NodeSettingsCannotChange) {
+TEST_F(ReloadTest, DnsSettingsOfTheNodeCannotChange) {
   start_with(web("{matchName: a.example.com}"));
-  node.maps.addresses /= 2;
+  node.dns.max_held_answers /= 2;
   const ApplyResult result = apply(parse(web("{matchName: b.example.com}")));
   EXPECT_EQ(result.outcome, ApplyOutcome::kRefused);
+  EXPECT_THAT(result.error, testing::HasSubstr("/node/dns"));
   EXPECT_TRUE(engine->judge(1, "a.example.com").may_resolve);
+}
+
+TEST_F(ReloadTest, MapsAreResizedBeforeTheNewPolicysFirstRow) {
+  start_with(web("{matchName: a.example.com}", "443"));
+  node.maps = {.addresses = 10, .prefixes = 20, .ports = 30};
+  ASSERT_EQ(apply(parse(prefix("10.0.0.0/8"))).outcome, ApplyOutcome::kApplied);
+  EXPECT_LT(place("resize 10 20 30"), place("put mg_prefixes 1 10.0.0.0/104 = 2"));
+  const std::size_t before = journal.size();
+  ASSERT_EQ(apply(parse(prefix("10.0.0.0/8"))).outcome, ApplyOutcome::kApplied);
+  EXPECT_EQ(journal.size(), before) << "the same sizes again";
+}
+
+TEST_F(ReloadTest, ASizeThatIsRefusedLeavesTheOldPolicyAndTheOldSizes) {
+  start_with(web("{matchName: a.example.com}"));
+  const std::size_t before = journal.size();
+  const policy::NodeSettings old = node;
+  node.maps.addresses = 1;
+  map_control.failure = "mg_addresses holds more";
+  const ApplyResult result = apply(parse(web("{matchName: b.example.com}")));
+  EXPECT_EQ(result.outcome, ApplyOutcome::kRefused);
+  EXPECT_EQ(result.error, "mg_addresses holds more");
+  EXPECT_EQ(journal.size(), before);
+  EXPECT_TRUE(engine->judge(1, "a.example.com").may_resolve);
+  EXPECT_EQ(engine->options().node, old);
+}
+
+TEST_F(ReloadTest, APolicyThatFailsTakesItsSizesBack) {
+  start_with(web("{matchName: a.example.com}"));
+  const policy::NodeSettings old = node;
+  maps.fail = [](const std::string& operation) {
+    return operation.starts_with("put mg_prefixes 1 10.0.0.0")
+               ? std::optional(reconciler::ErrorClass::kPermanent)
+               : std::nullopt;
+  };
+  node.maps.addresses += 1;
+  EXPECT_EQ(apply(parse(prefix("10.0.0.0/8"))).outcome, ApplyOutcome::kFailed);
+  EXPECT_EQ(engine->options().node, old);
 }
 
 TEST_F(ReloadTest, ALearnedAddressThatCannotBeWrittenDoesNotBlockAReload) {

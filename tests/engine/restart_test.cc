@@ -81,6 +81,17 @@ TEST_F(RestartTest, AnAddressWhoseNameLeftTheSpecMeanwhileIsNotTakenForUnknown) 
   EXPECT_EQ(engine->names().pairs(), 0U);
 }
 
+TEST_F(RestartTest, MapsOfANewLayoutAreUsedOnceTheyHoldEverythingLearnedAddressesIncluded) {
+  start_and_learn();
+  maps.clear();
+  map_control.awaits = true;
+  restart();
+  journal.clear();
+  ASSERT_EQ(start(spec()).outcome, ApplyOutcome::kApplied);
+  EXPECT_LT(place("put mg_addresses 1 192.0.2.1 = 1"), place("contents complete"));
+  EXPECT_LT(place("contents complete"), place("attach /web 1"));
+}
+
 TEST_F(RestartTest, ACgroupThatTheNewSpecDoesNotHaveIsDetachedAndOthersAreNot) {
   make_cgroup("db");
   const std::string db = "    - name: db\n      selector: {cgroup: /db}\n      egress: []\n";

@@ -520,6 +520,25 @@ TEST_P(KernelReconciling, ARestartWritesNothingWhenAllIsRight) {
   EXPECT_EQ(second.operations.status()[0].removed, 0U);
 }
 
+TEST_P(KernelReconciling, GoesOnWithALargerMapThatHasTakenTheOldOnesPlace) {
+  const Map small = make(info_for(GetParam(), 100));
+  const Map large = make(info_for(GetParam(), 1000));
+  Agent agent(operations_of(small, kernel_calls));
+  for (std::uint32_t i = 0; i < 100; ++i) agent.put(i, i + 1, GetParam());
+  agent.settle();
+  MapOperations copy = operations_of(large, kernel_calls);
+  for (const auto& [key, value] : scan(agent.operations)) carry_out(copy, {{key, value}});
+  auto replacement = Map::from_fd(large.fd());
+  ASSERT_TRUE(replacement);
+  agent.operations.replace(0, std::move(*replacement));
+  for (std::uint32_t i = 100; i < 200; ++i) agent.put(i, i + 1, GetParam());
+  agent.settle();
+  EXPECT_EQ(agent.reconciler.progress().done, 200U);
+  EXPECT_EQ(agent.operations.status()[0].info.max_entries, 1000U);
+  EXPECT_EQ(agent.operations.status()[0].entries, 200U);
+  EXPECT_EQ(scan(copy).size(), 200U);
+}
+
 TEST_P(KernelReconciling, DamageDoneByOthersIsRepairedByAResync) {
   const Map map = make(info_for(GetParam(), 1000));
   Agent agent(operations_of(map, kernel_calls));

@@ -143,6 +143,20 @@ TEST_F(RetryTest, APermanentFailureWaitsForAChangeOfTheTarget) {
   EXPECT_EQ(target.held[1], "a");
 }
 
+TEST_F(RetryTest, ARowWithoutRoomIsTriedAtOnceWhenTheTargetChanges) {
+  target.fail(1, full(), 1);
+  put(1, "a");
+  settle();
+  EXPECT_EQ(reconciler.progress().parked, 1U);
+  reconciler.target_changed(1);  // another one
+  settle();
+  EXPECT_EQ(target.attempts(1), 1);
+  reconciler.target_changed(0);
+  settle();
+  EXPECT_EQ(target.held[1], "a");
+  EXPECT_EQ(reconciler.progress().parked, 0U);
+}
+
 TEST_F(RetryTest, APermanentFailureOfAnOldStateIsNotHeldAgainstTheNewOne) {
   target.fail(1, permanent(), 1);
   put(1, "a");

@@ -116,6 +116,10 @@ std::expected<bool, reconciler::OperationError> MapOperations::scan_next(
   return scanned_ == targets_.size();
 }
 
+void MapOperations::replace(MapIndex index, Map map) {
+  targets_.at(index)->replace(std::move(map));
+}
+
 std::vector<MapStatus> MapOperations::status() const {
   std::vector<MapStatus> all;
   for (const auto& target : targets_) all.push_back(target->status());

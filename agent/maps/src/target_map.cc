@@ -407,6 +407,12 @@ bool TargetMap::is_absence(const RowValue& value) const {
   return is_array() && value.size() == map_.info().value_size && is_zero(value.bytes());
 }
 
+void TargetMap::replace(Map map) {
+  map_ = std::move(map);
+  lost_ = false;
+  scan_.begin();
+}
+
 MapStatus TargetMap::status() const {
   MapStatus status = status_;
   status.info = map_.info();

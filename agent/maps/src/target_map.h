@@ -41,6 +41,7 @@ class TargetMap {
       std::size_t max, std::vector<std::pair<RowKey, RowValue>>& entries);
 
   [[nodiscard]] bool is_absence(const RowValue& value) const;
+  void replace(Map map);
 
   [[nodiscard]] MapStatus status() const;
 

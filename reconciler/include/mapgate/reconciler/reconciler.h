@@ -222,7 +222,8 @@ class Reconciler {
     follower_.wake();
   }
 
-  // Rows that failed permanently in `target` are tried again: it is not what it was.
+  // Rows that failed permanently in `target`, or found no room in it, are tried again: it is not
+  // what it was.
   void target_changed(TargetId target) {
     {
       const std::lock_guard lock(table_.mutex_);

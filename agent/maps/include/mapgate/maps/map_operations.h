@@ -96,6 +96,9 @@ class MapOperations final : public reconciler::Operations<RowKey, RowValue> {
       std::size_t max, std::vector<std::pair<RowKey, RowValue>>& entries) override;
 
   [[nodiscard]] bool is_absence(const RowKey& key, const RowValue& value) const override;
+  // From now on `map` takes the place of the one at `index`: of the same type and layout, and with
+  // the same contents, as a copy of another size has. A scan of it starts again.
+  void replace(MapIndex index, Map map);
 
   // One per map, in order.
   [[nodiscard]] std::vector<MapStatus> status() const;

@@ -57,7 +57,7 @@ class Ledger {
   bool failed(RowIndex row, OperationError error, TargetId target, TimePoint now);
   // `count` elements were removed from `target`: as many parked rows are due now.
   void room_freed(TargetId target, std::size_t count, TimePoint now);
-  // `target` is not what it was: rows that failed there permanently are due now.
+  // `target` is not what it was: rows that failed there permanently, or are parked, are due now.
   void target_changed(TargetId target);
 
   // --- resync
