@@ -173,8 +173,12 @@ Result<void> Datapath::Impl::start() {
 // In this order: a process that is killed on the way leaves links and pins of which all maps hold
 // the same, and the next one takes those that are pinned.
 Result<void> Datapath::Impl::switch_over() {
-  for (std::uint64_t cgroup : attached_)
-    if (auto attached = links_.attach(cgroup); !attached) return attached;
+  for (std::uint64_t cgroup : std::set(attached_)) {
+    auto attached = links_.attach(cgroup);
+    if (attached) continue;
+    if (!links_.is_dead(cgroup)) return attached;
+    forget(cgroup);
+  }
   if (auto switched = switch_guard(); !switched) return switched;
   if (auto pinned = pins_.pin(set_.object()); !pinned) return pinned;
   unfilled_.clear();

@@ -33,7 +33,7 @@ class MapsTest(harness.WorldTest):
 
     def spec(self, addresses, **maps):
         spec = harness.workload_spec([harness.allow_names("*.many.test")])
-        spec["node"] = {"maps": {"addresses": addresses, **maps}}
+        spec["node"] = {"maps": {"addresses": addresses, **maps}, "dns": {"gateDeadline": "200ms"}}
         return spec
 
     def size(self, name="mg_addresses"):
