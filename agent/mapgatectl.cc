@@ -418,6 +418,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"table", "json"}))
       ->capture_default_str();
   app.require_subcommand(1);
+  app.fallthrough();  // "get -o json" is "-o json get"
   add_commands(app, line, command);
   try {
     app.parse(argc, argv);

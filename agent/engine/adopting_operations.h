@@ -45,6 +45,11 @@ class AdoptingOperations final : public Operations {
       std::size_t max, std::vector<std::pair<maps::RowKey, maps::RowValue>>& entries) override {
     return inner_.scan_next(max, entries);
   }
+  [[nodiscard]] std::size_t batch_limit() const override { return inner_.batch_limit(); }
+  [[nodiscard]] bool is_absence(const maps::RowKey& key,
+                                const maps::RowValue& value) const override {
+    return inner_.is_absence(key, value);
+  }
 
  private:
   void apply_all(std::span<const Operation> batch, std::span<reconciler::OperationResult> results);

@@ -27,7 +27,8 @@ class ApiTest : public engine::test::EngineTest {
     restart();
     write(web("{matchName: api.example.com}"));
     declared = std::make_unique<engine::DeclaredMaps>(
-        engine::DeclaredMap::Environment{io, map_calls, *log, {}, [] { return reconciler::Epoch{}; }},
+        engine::DeclaredMap::Environment{
+            io, map_calls, *log, {}, [] { return reconciler::Epoch{}; }},
         engine::DeclaredMaps::Options{.spec_file = directory_ / "spec.yaml",
                                       .own_folder = directory_ / "bpf"});
     specs = std::make_unique<engine::SpecController>(io, *engine, *declared,

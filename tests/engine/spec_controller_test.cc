@@ -19,8 +19,8 @@ class SpecControllerTest : public EngineTest {
         DeclaredMap::Environment{io, map_calls, *log, {}, [] { return reconciler::Epoch{}; }},
         DeclaredMaps::Options{.spec_file = directory_ / "spec.yaml",
                               .own_folder = directory_ / "bpf"});
-    controller = std::make_unique<SpecController>(io, *engine, *declared,
-                                                  directory_ / "spec.yaml", *log);
+    controller =
+        std::make_unique<SpecController>(io, *engine, *declared, directory_ / "spec.yaml", *log);
   }
   void TearDown() override { io.restart(); }
 
