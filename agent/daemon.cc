@@ -189,6 +189,10 @@ OrError<void> check_spec(const policy::Spec& spec) {
   return {};
 }
 
+std::vector<policy::SpecError> check_entries(const fs::path& file, const policy::Spec& spec) {
+  return engine::check_declared_rows(file.native(), spec.maps);
+}
+
 OrError<InjectedFaults> InjectedFaults::parse(const std::string& text) {
   InjectedFaults faults;
   for (std::size_t start = 0; start <= text.size();) {

@@ -33,6 +33,9 @@ struct InjectedFaults {
 // What can be said of a parsed spec without a kernel: whether its rows, ids and port sets fit. The
 // error is one line.
 [[nodiscard]] std::expected<void, std::string> check_spec(const policy::Spec& spec);
+// And of the entries of the maps that it declares.
+[[nodiscard]] std::vector<policy::SpecError> check_entries(const std::filesystem::path& file,
+                                                           const policy::Spec& spec);
 
 struct DaemonOptions {
   std::filesystem::path spec;

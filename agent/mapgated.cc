@@ -90,7 +90,11 @@ int run(CommandLine& line) {
     std::cerr << line.options.spec.string() << ": " << fits.error() << "\n";
     return kExitSpecRefused;
   }
-  if (line.check) return 0;
+  if (line.check) {
+    const auto faults = mapgate::check_entries(line.options.spec, *spec);
+    for (const auto& fault : faults) std::cerr << fault.to_string() << "\n";
+    return faults.empty() ? 0 : kExitSpecRefused;
+  }
   const auto logger = make_logger(line.log_level);
   auto daemon = mapgate::Daemon::create(line.options, spec->node, *logger);
   if (!daemon) {

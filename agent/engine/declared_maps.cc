@@ -178,8 +178,12 @@ void DeclaredMaps::put_in_force(PreparedPointer prepared) {
 
 void DeclaredMaps::use(Entry& entry, OpenedMap opened, DeclaredRows rows,
                        schema::MapLayouts layouts) {
+  const std::uint32_t id = opened.map.info().id;
   auto map = DeclaredMap::create(environment_, std::move(opened));
-  if (!map) return fail(entry, map.error().text());
+  if (!map) {
+    entry.refused_id = id;
+    return fail(entry, map.error().text());
+  }
   entry.map = std::move(*map);
   entry.error.clear();
   entry.faults.clear();

@@ -80,7 +80,7 @@ class DeclaredMaps {
     std::unique_ptr<DeclaredMap> map;  // null: not open
     std::string error;                 // why not
     std::vector<policy::SpecError> faults;
-    std::uint32_t refused_id = 0;  // the map that the entries do not fit
+    std::uint32_t refused_id = 0;  // the map that cannot be kept, or that the entries do not fit
     bool loading = false;
 
     [[nodiscard]] DeclaredMapState state() const;

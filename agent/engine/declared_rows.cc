@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <optional>
+#include <deque>
+#include <filesystem>
+#include <system_error>
+#include <thread>
 
 #include <mapgate/maps/lpm.h>
 #include <mapgate/maps/map_error.h>
@@ -96,72 +99,156 @@ void add(SpecErrors& errors, const std::string& pointer, Location location, std:
   errors.add(Place(pointer, DocumentNode()), location, std::move(reason));
 }
 
+// Reads a part of a file of lines, on a thread of its own.
+class PartLoader {
+ public:
+  PartLoader(const std::string& file, LineReader::Part part, const DeclaredTarget& target,
+             const std::stop_token& stop)
+      : file_(file),
+        part_(part),
+        stop_(stop),
+        target_(target),
+        rows_(target.info.key_size, target.info.value_size),
+        errors_(file) {}
+
+  void load() {
+    auto reader = LineReader::open(file_, policy::kMaxEntryLine, part_);
+    if (!reader) return refuse_file(reader.error());
+    RowReader rows(target_, rows_);
+    policy::JsonLineParser parser;
+    while (errors_.count() < policy::kMaxSpecErrors) {
+      const auto line = reader->next();
+      if (line && !*line) return;
+      errors_.set_first_line(static_cast<unsigned>(++lines_));
+      if (!line) return add(errors_, {}, {1, 1}, line.error());
+      if (rows_.size() >= kMaxRows) return refuse_file("has too many entries");
+      const auto document = parser.parse(**line);
+      if (document) {
+        rows.read(Place(**document), errors_);
+      } else {
+        add(errors_, {}, document.error().location, document.error().reason);
+      }
+      if (lines_ % kLinesBetweenStops == 0 && stop_.stop_requested())
+        return refuse_file("the daemon ends");
+    }
+  }
+
+  [[nodiscard]] std::size_t lines() const { return lines_; }
+  [[nodiscard]] DeclaredRows& rows() { return rows_; }
+  [[nodiscard]] schema::MapLayouts& layouts() { return target_.layouts; }
+  // Of a part behind `lines_before` others.
+  void append_faults(std::size_t lines_before, std::vector<SpecError>& faults) && {
+    for (SpecError& error : std::move(errors_).finish()) {
+      if (error.line > 0) error.line += static_cast<unsigned>(lines_before);
+      faults.push_back(std::move(error));
+    }
+  }
+  [[nodiscard]] bool has_faults() const { return !errors_.empty(); }
+
+ private:
+  void refuse_file(std::string reason) {
+    errors_.set_first_line(1);
+    add(errors_, {}, {0, 0}, std::move(reason));
+  }
+
+  const std::string& file_;
+  const LineReader::Part part_;
+  const std::stop_token& stop_;
+  DeclaredTarget target_;  // a copy: it remembers what is written
+  DeclaredRows rows_;
+  SpecErrors errors_;
+  std::size_t lines_ = 0;
+};
+
+// Parts of about the same size, one for each processor, if that is worth a thread.
+std::vector<LineReader::Part> parts_of(const std::string& file) {
+  constexpr std::uint64_t kWorthAThread = 4U << 20;
+  constexpr std::uint64_t kMaxThreads = 8;
+  std::error_code error;
+  const bool regular = std::filesystem::is_regular_file(file, error);
+  const std::uint64_t size = regular ? std::filesystem::file_size(file, error) : 0;
+  const std::uint64_t threads =
+      error ? 1
+            : std::clamp<std::uint64_t>(
+                  size / kWorthAThread, 1,
+                  std::clamp<std::uint64_t>(std::thread::hardware_concurrency(), 1, kMaxThreads));
+  std::vector<LineReader::Part> parts(threads);
+  for (std::uint64_t i = 1; i < threads; ++i)
+    parts[i - 1].end = parts[i].begin = size / threads * i;
+  return parts;
+}
+
 class Loader {
  public:
   Loader(const std::string& file, const MapSpec& spec, DeclaredTarget& target,
          const std::stop_token& stop)
       : file_(file),
         spec_(spec),
+        target_(target),
         stop_(stop),
         rows_(target.info.key_size, target.info.value_size),
-        reader_(target, rows_),
         entries_pointer_(spec.pointer + "/entries"),
-        spec_errors_(file),
-        lines_file_(spec.entries_from ? spec.entries_from->native() : std::string()),
-        line_errors_(lines_file_) {}
+        lines_file_(spec.entries_from ? spec.entries_from->native() : std::string()) {}
 
   std::expected<DeclaredRows, std::vector<SpecError>> load() {
-    const Place list(entries_pointer_, spec_.entries);
-    for (std::size_t i = 0; i < spec_.entries.items.size(); ++i)
-      reader_.read(Place(list, i, spec_.entries.items[i]), spec_errors_);
+    read_entries();
     if (spec_.entries_from) read_lines();
-    if (spec_errors_.empty() && line_errors_.empty()) refuse_repeated();
-    if (spec_errors_.empty() && line_errors_.empty()) return std::move(rows_);
-    auto errors = std::move(spec_errors_).finish();
-    for (SpecError& error : std::move(line_errors_).finish()) errors.push_back(std::move(error));
-    return std::unexpected(std::move(errors));
+    if (faults_.empty()) refuse_repeated();
+    if (faults_.empty()) return std::move(rows_);
+    if (faults_.size() > policy::kMaxSpecErrors) faults_.resize(policy::kMaxSpecErrors);
+    return std::unexpected(std::move(faults_));
   }
 
  private:
+  void read_entries() {
+    SpecErrors errors(file_);
+    RowReader reader(target_, rows_);
+    const Place list(entries_pointer_, spec_.entries);
+    for (std::size_t i = 0; i < spec_.entries.items.size(); ++i)
+      reader.read(Place(list, i, spec_.entries.items[i]), errors);
+    faults_ = std::move(errors).finish();
+  }
+
   void read_lines() {
-    auto lines = LineReader::open(lines_file_, policy::kMaxEntryLine);
-    if (!lines) return fault(0, lines.error());
-    policy::JsonLineParser parser;
-    for (std::size_t number = 1;; ++number) {
-      const auto line = lines->next();
-      if (!line) return fault(number, line.error());
-      if (!*line) return;
-      if (rows_.size() >= kMaxRows)
-        return fault(number, "more than " + std::to_string(kMaxRows) + " entries");
-      read_line(**line, static_cast<unsigned>(number), parser);
-      if (line_errors_.count() >= policy::kMaxSpecErrors) return;
-      if (number % kLinesBetweenStops == 0 && stop_.stop_requested())
-        return fault(0, "the daemon ends");
+    std::deque<PartLoader> parts;
+    for (const LineReader::Part part : parts_of(lines_file_))
+      parts.emplace_back(lines_file_, part, target_, stop_);
+    {
+      std::vector<std::jthread> threads;
+      for (std::size_t i = 1; i < parts.size(); ++i)
+        threads.emplace_back([&part = parts[i]] { part.load(); });
+      parts.front().load();
     }
-  }
-
-  void read_line(std::string_view line, unsigned number, policy::JsonLineParser& parser) {
-    const auto document = parser.parse(line);
-    line_errors_.set_first_line(number);
-    if (document) return reader_.read(Place(**document), line_errors_);
-    add(line_errors_, {}, document.error().location, document.error().reason);
-  }
-
-  // Line 0 is the file itself.
-  void fault(std::size_t line, std::string reason) {
-    line_errors_.set_first_line(static_cast<unsigned>(std::max<std::size_t>(line, 1)));
-    add(line_errors_, {}, {line == 0 ? 0U : 1U, line == 0 ? 0U : 1U}, std::move(reason));
+    std::size_t lines = 0;
+    for (PartLoader& part : parts) {
+      rows_.append(std::move(part.rows()));
+      target_.layouts = std::move(part.layouts());
+      const bool stopped = part.has_faults();
+      const std::size_t before = std::exchange(lines, lines + part.lines());
+      std::move(part).append_faults(before, faults_);
+      // A part that was not read to its end does not know how many lines it has.
+      if (stopped) return;
+    }
+    if (rows_.size() > kMaxRows)
+      faults_.push_back(
+          {.file = lines_file_, .reason = "more than " + std::to_string(kMaxRows) + " entries"});
   }
 
   void refuse_repeated() {
+    const std::size_t in_spec = spec_.entries.items.size();
     for (const auto& [again, first] : rows_.index(policy::kMaxSpecErrors)) {
-      const std::string reason = "the key is given twice, first at " + place_of(first);
-      const std::size_t in_spec = spec_.entries.items.size();
-      if (again < in_spec)
-        add(spec_errors_, entries_pointer_ + '/' + std::to_string(again) + "/key",
-            spec_.entries.items[again].location, reason);
-      else
-        fault(again - in_spec + 1, reason);
+      SpecError fault{.file = lines_file_,
+                      .line = static_cast<unsigned>(again - in_spec + 1),
+                      .column = 1,
+                      .reason = "the key is given twice, first at " + place_of(first)};
+      if (again < in_spec) {
+        const Location location = spec_.entries.items[again].location;
+        fault.file = file_;
+        fault.line = location.line;
+        fault.column = location.column;
+        fault.pointer = entries_pointer_ + '/' + std::to_string(again) + "/key";
+      }
+      faults_.push_back(std::move(fault));
     }
   }
 
@@ -175,16 +262,23 @@ class Loader {
 
   const std::string& file_;
   const MapSpec& spec_;
+  DeclaredTarget& target_;
   const std::stop_token& stop_;
   DeclaredRows rows_;
-  RowReader reader_;
   const std::string entries_pointer_;
-  SpecErrors spec_errors_;
   const std::string lines_file_;
-  SpecErrors line_errors_;
+  std::vector<SpecError> faults_;
 };
 
 }  // namespace
+
+void DeclaredRows::append(DeclaredRows rows) {
+  if (bytes_.empty()) {
+    bytes_ = std::move(rows.bytes_);
+  } else {
+    bytes_.insert(bytes_.end(), rows.bytes_.begin(), rows.bytes_.end());
+  }
+}
 
 std::size_t DeclaredRows::slot_of(std::span<const std::byte> key) const {
   const std::size_t mask = slots_.size() - 1;
@@ -247,6 +341,29 @@ std::expected<DeclaredRows, std::vector<SpecError>> load_declared_rows(
     const std::string& file, const MapSpec& spec, DeclaredTarget& target,
     const std::stop_token& stop) {
   return Loader(file, spec, target, stop).load();
+}
+
+std::vector<SpecError> check_declared_rows(const std::string& file,
+                                           const std::vector<MapSpec>& specs) {
+  std::vector<SpecError> faults;
+  for (const MapSpec& spec : specs) {
+    if (!spec.create && !spec.key_layout) continue;
+    maps::MapInfo info;
+    info.max_entries = spec.create ? spec.create->max_entries : UINT32_MAX;
+    info.type = spec.create ? spec.create->type : BPF_MAP_TYPE_UNSPEC;
+    info.key_size = spec.key_layout ? spec.key_layout->size : spec.create->key_size;
+    info.value_size = spec.value_layout ? spec.value_layout->size : spec.create->value_size;
+    const auto layouts = choose_layouts(
+        file, spec, info, {schema::hex_layout(info.key_size), schema::hex_layout(info.value_size)});
+    if (!layouts) {
+      faults.insert(faults.end(), layouts.error().begin(), layouts.error().end());
+      continue;
+    }
+    DeclaredTarget target{info, *layouts};
+    const auto rows = load_declared_rows(file, spec, target, {});
+    if (!rows) faults.insert(faults.end(), rows.error().begin(), rows.error().end());
+  }
+  return faults;
 }
 
 }  // namespace mapgate::engine

@@ -39,6 +39,9 @@ class DeclaredRows {
     return std::span(bytes_).last(row_size_);
   }
 
+  // Adds rows of the same sizes behind these.
+  void append(DeclaredRows rows);
+
   // Rows with a key that an earlier one has, with that one before it; at most `max`. To be called
   // once all rows are there.
   [[nodiscard]] std::vector<std::pair<std::size_t, std::size_t>> index(std::size_t max);
@@ -73,5 +76,10 @@ struct DeclaredTarget {
 [[nodiscard]] std::expected<DeclaredRows, std::vector<policy::SpecError>> load_declared_rows(
     const std::string& file, const policy::MapSpec& spec, DeclaredTarget& target,
     const std::stop_token& stop);
+
+// The faults that can be found without the maps: in the entries of those that the spec describes
+// itself, by a layout or by how they are made.
+[[nodiscard]] std::vector<policy::SpecError> check_declared_rows(
+    const std::string& file, const std::vector<policy::MapSpec>& specs);
 
 }  // namespace mapgate::engine

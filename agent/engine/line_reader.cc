@@ -7,14 +7,22 @@
 namespace mapgate::engine {
 
 std::expected<LineReader, std::string> LineReader::open(const std::string& path,
-                                                        std::size_t max_line) {
+                                                        std::size_t max_line, Part part) {
   std::ifstream stream(path, std::ios::binary);
   if (!stream) return std::unexpected(std::string("cannot be opened: ") + std::strerror(errno));
-  return LineReader(std::move(stream), max_line);
+  LineReader reader(std::move(stream), max_line, part);
+  if (part.begin == 0) return reader;
+  // The line that the byte before belongs to is another part's, and if it is too long, its fault.
+  reader.offset_ = part.begin - 1;
+  reader.stream_.seekg(static_cast<std::streamoff>(reader.offset_));
+  reader.part_.end = UINT64_MAX;
+  const auto line = reader.next();
+  reader.part_.end = line && *line ? part.end : 0;
+  return reader;
 }
 
 std::expected<std::optional<std::string_view>, std::string> LineReader::next() {
-  for (;;) {
+  while (offset_ < part_.end) {
     const std::string_view left(buffer_.data() + start_, end_ - start_);
     std::size_t length = left.find('\n');
     const bool complete = length != std::string_view::npos;
@@ -22,12 +30,15 @@ std::expected<std::optional<std::string_view>, std::string> LineReader::next() {
     if (length > max_line_)
       return std::unexpected("the line has more than " + std::to_string(max_line_) + " bytes");
     if (complete || (at_end_ && !left.empty())) {
-      start_ += length + (complete ? 1 : 0);
+      const std::size_t taken = length + (complete ? 1 : 0);
+      start_ += taken;
+      offset_ += taken;
       return left.substr(0, length);
     }
     if (at_end_) return std::nullopt;
     if (auto filled = fill(); !filled) return std::unexpected(std::move(filled.error()));
   }
+  return std::nullopt;
 }
 
 std::expected<void, std::string> LineReader::fill() {

@@ -49,18 +49,18 @@ void SpecController::start(policy::Spec spec, Done done) {
 void SpecController::reload(Done done) {
   auto spec = policy::load_spec(file_);
   if (spec) return run(std::move(*spec), &PolicyEngine::apply, std::move(done));
-  finish(refused(std::move(spec.error())), done);
+  finish(++turns_, refused(std::move(spec.error())), done);
 }
 
 void SpecController::run(policy::Spec spec, Apply apply, Done done) {
   ++running_;
-  boost::asio::co_spawn(
-      io_, bring_in(std::move(spec), apply),
-      [this, done = std::move(done)](const std::exception_ptr& exception, ReloadResult result) {
-        if (exception) std::rethrow_exception(exception);
-        --running_;
-        finish(std::move(result), done);
-      });
+  boost::asio::co_spawn(io_, bring_in(std::move(spec), apply),
+                        [this, turn = ++turns_, done = std::move(done)](
+                            const std::exception_ptr& exception, ReloadResult result) {
+                          if (exception) std::rethrow_exception(exception);
+                          --running_;
+                          finish(turn, std::move(result), done);
+                        });
 }
 
 boost::asio::awaitable<ReloadResult> SpecController::bring_in(policy::Spec spec, Apply apply) {
@@ -74,7 +74,7 @@ boost::asio::awaitable<ReloadResult> SpecController::bring_in(policy::Spec spec,
   co_return ReloadResult{applied.outcome, applied.revision, std::move(applied.error), {}};
 }
 
-void SpecController::finish(ReloadResult result, const Done& done) {
+void SpecController::finish(std::uint64_t turn, ReloadResult result, const Done& done) {
   switch (result.outcome) {
     case ApplyOutcome::kApplied:
       any_applied_ = true;
@@ -86,9 +86,13 @@ void SpecController::finish(ReloadResult result, const Done& done) {
     case ApplyOutcome::kRefused:
     case ApplyOutcome::kFailed:
       log_.error("spec {} is refused: {}", file_.string(), result.error);
+      for (std::size_t i = 1; i < result.faults.size(); ++i)
+        log_.error("{}", result.faults[i].to_string());
       break;
   }
-  if (result.outcome != ApplyOutcome::kSuperseded) {
+  // One that took long must not hide what became of a newer one.
+  if (result.outcome != ApplyOutcome::kSuperseded && turn > last_turn_) {
+    last_turn_ = turn;
     last_ = result;
     last_.revision = revision_;
   }

@@ -57,7 +57,8 @@ class SpecController {
  private:
   using Apply = boost::asio::awaitable<ApplyResult> (PolicyEngine::*)(policy::Spec);
 
-  void finish(ReloadResult result, const Done& done);
+  // `turn` counts the specs in the order in which they were asked for.
+  void finish(std::uint64_t turn, ReloadResult result, const Done& done);
   void run(policy::Spec spec, Apply apply, Done done);
   // All of the spec, or nothing of it: entries of maps are read before the policy changes.
   [[nodiscard]] boost::asio::awaitable<ReloadResult> bring_in(policy::Spec spec, Apply apply);
@@ -68,6 +69,8 @@ class SpecController {
   const std::filesystem::path file_;
   spdlog::logger& log_;
   std::size_t running_ = 0;
+  std::uint64_t turns_ = 0;
+  std::uint64_t last_turn_ = 0;  // of last_
   ReloadResult last_;
   reconciler::Revision revision_ = 0;
   bool any_applied_ = false;

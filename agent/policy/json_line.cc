@@ -41,6 +41,8 @@ class PlainReader {
   bool value(DocumentNode& node, unsigned depth) {
     skip_space();
     node.location = here();
+    node.boolean = false;
+    node.integer = 0;
     const char first = peek();
     if (first == '{') return depth < kMaxPlainDepth && mapping(node, depth);
     if (first == '[') return depth < kMaxPlainDepth && list(node, depth);

@@ -96,7 +96,7 @@ TEST_F(DeclaredRowsTest, ComeFromTheSpecAndFromAFile) {
 TEST_F(DeclaredRowsTest, AFaultInTheSpecHasItsPlace) {
   EXPECT_THAT(
       faults(spec("    entries:\n      - {key: {prefixlen: 24, addr: 192.0.2.0}, value: ten}\n")),
-      ElementsAre(file() + ":7:58: /maps/0/entries/0/value: expected an integer in 0..4294967295"));
+      ElementsAre(file() + ":7:56: /maps/0/entries/0/value: expected an integer in 0..4294967295"));
 }
 
 TEST_F(DeclaredRowsTest, ABadLineHasItsNumber) {

@@ -21,9 +21,10 @@ class LineReaderTest : public testing::Test {
   void TearDown() override { std::filesystem::remove(path_); }
 
   // All lines, and behind them the error if there was one.
-  std::vector<std::string> lines(const std::string& text, std::size_t max_line = 100) {
+  std::vector<std::string> lines(const std::string& text, std::size_t max_line = 100,
+                                 LineReader::Part part = {}) {
     std::ofstream(path_, std::ios::binary) << text;
-    auto reader = LineReader::open(path_, max_line);
+    auto reader = LineReader::open(path_, max_line, part);
     EXPECT_TRUE(reader);
     std::vector<std::string> result;
     for (;;) {
@@ -62,8 +63,21 @@ TEST_F(LineReaderTest, RefusesALineThatIsTooLongWithoutReadingItAll) {
               ElementsAre("error: the line has more than 5 bytes"));
 }
 
+TEST_F(LineReaderTest, PartsHaveEachLineOnceWhereverTheyAreCut) {
+  const std::string text = "a\n\nbcd\ne\n\nf";
+  const std::vector<std::string> whole = lines(text);
+  for (std::uint64_t cut = 0; cut <= text.size() + 1; ++cut) {
+    std::vector<std::string> both = lines(text, 100, {.begin = 0, .end = cut});
+    for (std::string& line : lines(text, 100, {.begin = cut})) both.push_back(std::move(line));
+    // A part that begins at 0 is the whole file.
+    if (cut > 0) {
+      EXPECT_EQ(both, whole) << "cut at " << cut;
+    }
+  }
+}
+
 TEST_F(LineReaderTest, SaysWhyAFileCannotBeOpened) {
-  const auto reader = LineReader::open(path_ + "/nowhere", 100);
+  const auto reader = LineReader::open(path_ + "/nowhere", 100, {});
   ASSERT_FALSE(reader);
   EXPECT_EQ(reader.error(), "cannot be opened: No such file or directory");
 }
