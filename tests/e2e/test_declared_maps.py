@@ -81,6 +81,11 @@ class EveryTypeTest(DeclaredMapsTest):
         self.assertEqual([7, 0, 0, 18446744073709551615], [entry["value"] for entry in self.entries("limits")])
         for name in ("flows", "prefixes", "limits"):
             self.assertEqual("in sync", self.status(name)["state"], name)
+        shown = self.daemon.ctl("get", "--map", "prefixes", "-o", "json").stdout
+        self.assertEqual(in_order(PREFIXES), in_order(json.loads(shown)["entries"]))
+        table = self.daemon.ctl("get", "--map", "prefixes").stdout.splitlines()
+        self.assertEqual(["KEY", "VALUE"], table[0].split())
+        self.assertEqual(1 + len(PREFIXES), len(table))
         # As bpftool shows it: network order as it lies in memory, addresses as bytes.
         flow = next(entry for entry in self.dump("flows") if entry["key"]["protocol"] == 6)
         self.assertEqual(int.from_bytes(bytes([192, 0, 2, 1]), "little"), flow["key"]["saddr"])
@@ -125,6 +130,7 @@ class ForeignChangesTest(DeclaredMapsTest):
         self.reload(self.declare("flows", FLOWS))
         self.assertEqual(in_order(FLOWS), in_order(self.entries("flows")))
         self.assertEqual(2, self.status("flows")["resync"]["repaired"])
+        self.assertIn("in sync, 2 repaired", self.daemon.ctl("status").stdout)
 
     def test_what_others_add_stays_without_prune_and_goes_with_it(self):
         self.update("flows", self.FOREIGN, " ".join(["00"] * 16))
@@ -249,6 +255,14 @@ class RefusedTest(DeclaredMapsTest):
         self.assertIn("the key is given twice, first at ", text)
         self.assertIn(f"{path}:6", text)
         self.assertEqual((MILLION, "in sync"), (self.status("big")["rows"]["done"], self.status("big")["state"]))
+
+    def test_check_finds_bad_lines_where_the_spec_has_the_layout(self):
+        path = self.write_lines(['{"key": 1, "value": 1}', '{"key": 2, "value": 4294967296}'])
+        layout = {"key": "u32", "value": "u32"}
+        self.daemon.write_spec({"formatVersion": 1, "maps": [self.declare("big", entriesFrom=path, layout=layout)]})
+        checked = self.world.run(harness.binary("mapgated"), "--check", "--spec", self.daemon.spec, check=False)
+        self.assertEqual((4, f"{path}:2:20: /value: expected an integer in 0..4294967295\n"),
+                         (checked.returncode, checked.stderr))
 
     def test_a_line_that_is_too_long_is_refused(self):
         path = self.write_lines(['{"key": 1, "value": 1}', '{"key": 2, "value": ' + " " * 70_000 + "2}"])

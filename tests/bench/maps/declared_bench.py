@@ -16,7 +16,7 @@ import harness  # noqa: E402
 import isolation  # noqa: E402
 
 ROWS = 1_000_000
-RUNS = 5
+RUNS = 3
 POLL = 0.002
 PATIENCE = 120
 
