@@ -147,6 +147,7 @@ INSTANTIATE_TEST_SUITE_P(Errno524KeepsTheInput, LyingCount, testing::Values(Lie{
 INSTANTIATE_TEST_SUITE_P(EnomemBefore6_8KeepsTheInput, LyingCount,
                          testing::Values(Lie{ENOMEM, 10, 0}));
 INSTANTIATE_TEST_SUITE_P(EfaultInTheMiddle, LyingCount, testing::Values(Lie{EFAULT, 4, 4}));
+INSTANTIATE_TEST_SUITE_P(EintrInTheMiddle, LyingCount, testing::Values(Lie{EINTR, 10, 3}));
 INSTANTIATE_TEST_SUITE_P(MoreThanWasPassed, LyingCount, testing::Values(Lie{EBUSY, 11, 2}));
 INSTANTIATE_TEST_SUITE_P(SuccessWithFewerDone, LyingCount, testing::Values(Lie{0, 5, 5}));
 INSTANTIATE_TEST_SUITE_P(SuccessWithNothingDone, LyingCount, testing::Values(Lie{0, 0, 0}));
@@ -223,6 +224,23 @@ TEST(MapOperationsCapacity, ATrieIsFullWithEnospc) {
   EXPECT_EQ(failed(results), (std::vector<std::size_t>{2}));
   EXPECT_EQ(results[2].error->error_class, ErrorClass::kCapacity);
   EXPECT_EQ(results[2].error->code, ENOSPC);
+}
+
+// Before the fixes of December 2024.
+TEST(MapOperationsCapacity, AFullTrieThatRefusesToReplaceAnElementParksTheRow) {
+  MapInfo info = hash_info(1);
+  info.type = BPF_MAP_TYPE_LPM_TRIE;
+  info.key_size = 8;
+  FakeMapCalls calls(info);
+  MapOperations operations = calls.operations();
+  const RowKey key = RowKey::of(0, std::uint64_t{32});
+  ASSERT_TRUE(failed(carry_out(operations, {{key, row_value(std::uint64_t{1})}})).empty());
+  const auto bytes = key.bytes();
+  calls.element_errors[{bytes.begin(), bytes.end()}] = {.error = ENOSPC};
+  const auto results = carry_out(operations, {{key, row_value(std::uint64_t{2}), true}});
+  ASSERT_EQ(failed(results), (std::vector<std::size_t>{0}));
+  EXPECT_EQ(results[0].error->error_class, ErrorClass::kCapacity);
+  EXPECT_EQ(operations.status()[0].entries, 1U);
 }
 
 TEST_F(Capacity, FullThoughThereShouldBeRoomIsTriedOnceMore) {
