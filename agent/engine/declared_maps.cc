@@ -120,6 +120,8 @@ DeclaredMaps::prepare(std::vector<MapSpec> specs) {
       part.opened = std::move(*opened);
     } else if (opened.error().code != ENOENT) {
       part.error = opened.error().text();
+    } else if (part.spec->create) {
+      part.target = std::make_shared<DeclaredTarget>(*described_target(*part.spec));
     }
     if (part.target) {
       auto rows = co_await load(part.spec, part.target);
@@ -167,6 +169,12 @@ void DeclaredMaps::put_in_force(PreparedPointer prepared) {
       entry.spec = without_entries(std::move(entry.spec));
     } else if (part.opened && part.rows) {
       use(entry, std::move(*part.opened), std::move(*part.rows), std::move(part.target->layouts));
+    } else if (part.rows && entry.spec.create) {
+      auto created = create_declared_map(entry.spec);
+      if (created)
+        use(entry, std::move(*created), std::move(*part.rows), std::move(part.target->layouts));
+      else
+        fail(entry, created.error().text());
     } else if (!part.error.empty()) {
       fail(entry, std::move(part.error));
     } else {

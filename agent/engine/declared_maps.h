@@ -50,8 +50,8 @@ class DeclaredMaps {
   struct Prepared {
     struct Part {
       std::shared_ptr<policy::MapSpec> spec;
-      std::shared_ptr<DeclaredTarget> target;  // null: the map is not there
-      std::optional<OpenedMap> opened;         // empty, too, if it is in use already
+      std::shared_ptr<DeclaredTarget> target;  // null: nothing is known of the map
+      std::optional<OpenedMap> opened;         // empty if it is in use already, or not there
       std::optional<DeclaredRows> rows;
       std::string error;  // why it cannot be opened
     };

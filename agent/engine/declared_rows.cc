@@ -343,25 +343,33 @@ std::expected<DeclaredRows, std::vector<SpecError>> load_declared_rows(
   return Loader(file, spec, target, stop).load();
 }
 
+std::optional<DeclaredTarget> described_target(const MapSpec& spec) {
+  if (!spec.create && !spec.key_layout) return std::nullopt;
+  maps::MapInfo info;
+  info.type = spec.create ? spec.create->type : BPF_MAP_TYPE_UNSPEC;
+  info.max_entries = spec.create ? spec.create->max_entries : UINT32_MAX;
+  info.key_size = spec.create ? spec.create->key_size : spec.key_layout->size;
+  info.value_size = spec.create ? spec.create->value_size : spec.value_layout->size;
+  return DeclaredTarget{info,
+                        {schema::hex_layout(info.key_size), schema::hex_layout(info.value_size)}};
+}
+
 std::vector<SpecError> check_declared_rows(const std::string& file,
                                            const std::vector<MapSpec>& specs) {
   std::vector<SpecError> faults;
+  const auto add_all = [&](const std::vector<SpecError>& found) {
+    faults.insert(faults.end(), found.begin(), found.end());
+  };
   for (const MapSpec& spec : specs) {
-    if (!spec.create && !spec.key_layout) continue;
-    maps::MapInfo info;
-    info.max_entries = spec.create ? spec.create->max_entries : UINT32_MAX;
-    info.type = spec.create ? spec.create->type : BPF_MAP_TYPE_UNSPEC;
-    info.key_size = spec.key_layout ? spec.key_layout->size : spec.create->key_size;
-    info.value_size = spec.value_layout ? spec.value_layout->size : spec.create->value_size;
-    const auto layouts = choose_layouts(
-        file, spec, info, {schema::hex_layout(info.key_size), schema::hex_layout(info.value_size)});
+    auto target = described_target(spec);
+    if (!target) continue;
+    auto layouts = choose_layouts(file, spec, target->info, target->layouts);
     if (!layouts) {
-      faults.insert(faults.end(), layouts.error().begin(), layouts.error().end());
+      add_all(layouts.error());
       continue;
     }
-    DeclaredTarget target{info, *layouts};
-    const auto rows = load_declared_rows(file, spec, target, {});
-    if (!rows) faults.insert(faults.end(), rows.error().begin(), rows.error().end());
+    target->layouts = std::move(*layouts);
+    if (const auto rows = load_declared_rows(file, spec, *target, {}); !rows) add_all(rows.error());
   }
   return faults;
 }

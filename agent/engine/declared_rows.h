@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <expected>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -63,6 +64,9 @@ struct DeclaredTarget {
   maps::MapInfo info;
   schema::MapLayouts layouts;  // remember which members of unions were written
 };
+
+// What the spec itself says of a map: how it is made, or its layout. Nothing if it says neither.
+[[nodiscard]] std::optional<DeclaredTarget> described_target(const policy::MapSpec& spec);
 
 // The layouts that the spec asks for: the map's own or those it describes, with its hints. The
 // faults name the spec's `file`.

@@ -164,6 +164,14 @@ class PinsTest(DeclaredMapsTest):
         self.assertEqual(("lpm_trie", 8, 4, 16),
                          (shown["type"], shown["bytes_key"], shown["bytes_value"], shown["max_entries"]))
 
+    def test_a_map_with_a_bad_entry_is_not_made(self):
+        self.start(self.declare("limits", LIMITS))
+        bad = self.created(entries=[{"key": {"prefixlen": 8, "addr": "10.0.0.1"}, "value": 1}])
+        refused = self.reload(bad, check=False)
+        self.assertEqual(4, refused.returncode)
+        self.assertIn("/maps/0/entries/0/key: bits are set behind the prefix length, which is 8", refused.stderr)
+        self.assertFalse((self.folder / "deep").exists())
+
     def test_a_pin_that_is_missing_holds_up_nothing_and_is_picked_up_when_it_appears(self):
         late = {**self.declare("flows", FLOWS), "name": "late", "pin": str(self.folder / "late")}
         self.start(late, self.declare("limits", LIMITS))
@@ -261,7 +269,7 @@ class RefusedTest(DeclaredMapsTest):
         layout = {"key": "u32", "value": "u32"}
         self.daemon.write_spec({"formatVersion": 1, "maps": [self.declare("big", entriesFrom=path, layout=layout)]})
         checked = self.world.run(harness.binary("mapgated"), "--check", "--spec", self.daemon.spec, check=False)
-        self.assertEqual((4, f"{path}:2:20: /value: expected an integer in 0..4294967295\n"),
+        self.assertEqual((4, f"{path}:2:21: /value: expected an integer in 0..4294967295\n"),
                          (checked.returncode, checked.stderr))
 
     def test_a_line_that_is_too_long_is_refused(self):
