@@ -358,12 +358,12 @@ OrError<void> Daemon::Parts::open_proxy(const policy::NodeSettings& node) {
   const auto ports = datapath_->proxy_ports();
   if (!ports) return std::unexpected(ports.error().message());
   dns::ProxyOptions options;
-  options.preferred_ports = engine::to_dns(*ports);
+  options.preferred_ports = *ports;
   options.upstream_timeout = node.dns.upstream_timeout;
   auto proxy = dns::Proxy::create(io_, options, *flows_, *engine_, random_);
   if (!proxy) return std::unexpected("DNS proxy: " + proxy.error());
   proxy_ = std::move(*proxy);
-  if (auto set = datapath_->set_proxy_ports(engine::to_datapath(proxy_->ports())); !set) {
+  if (auto set = datapath_->set_proxy_ports(proxy_->ports()); !set) {
     return std::unexpected(set.error().message());
   }
   return {};

@@ -6,6 +6,7 @@
 #include <bpf/libbpf.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <iterator>
 #include <set>
@@ -190,7 +191,8 @@ void Datapath::Impl::drop_old_locks() {
   const FoundMaps own(set_.object());
   std::erase_if(locks_, [&](const maps::MapLock& lock) {
     return std::ranges::none_of(kLockedMaps, [&](std::string_view name) {
-      return own.find(std::string(name))->info().id == lock.map_id();
+      const maps::Map* map = own.find(std::string(name));
+      return map != nullptr && map->info().id == lock.map_id();
     });
   });
 }

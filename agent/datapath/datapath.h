@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "agent/datapath/error.h"
+#include "agent/datapath/proxy_ports.h"
 #include "bpf/abi.h"
 
 namespace mapgate::datapath {
@@ -65,18 +66,6 @@ struct Attachment {
   std::uint64_t cgroup = 0;
   std::uint32_t workload = 0;  // 0: attached, but not configured: denies everything
   std::filesystem::path path;  // empty if the cgroup's path could not be found
-};
-
-// The proxy's ports on 127.0.0.1 and [::1], host byte order. One UDP port per slot and family,
-// because one socket may ask several resolvers and the port is all that tells their answers apart.
-// 0: not listening.
-struct ProxyPorts {
-  std::array<std::uint16_t, MG_DNS_SLOTS> udp4{};
-  std::array<std::uint16_t, MG_DNS_SLOTS> udp6{};
-  std::uint16_t tcp4 = 0;
-  std::uint16_t tcp6 = 0;
-
-  friend bool operator==(const ProxyPorts&, const ProxyPorts&) = default;
 };
 
 // IPv6, or IPv4 mapped into IPv6; network byte order.

@@ -43,7 +43,8 @@ enum class HoldOutcome : std::uint8_t {
   kWithdrawn,  // the name, or the workload, was revoked meanwhile
   kCancelled,
   kShuttingDown,
-  kRefused,  // no gate could be made: too many are open, or the addresses exceed a limit
+  kRefused,  // no gate could be made: too many are open, the addresses exceed a limit, or the maps
+             // are not in use so far
 };
 [[nodiscard]] std::string_view to_string(HoldOutcome outcome);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -9,10 +8,10 @@
 #include <memory>
 #include <string>
 
+#include "agent/datapath/proxy_ports.h"
 #include "agent/dns/answer_gate.h"
 #include "agent/dns/flow_source.h"
 #include "agent/dns/random_source.h"
-#include "bpf/abi.h"
 
 namespace boost::asio {
 class io_context;
@@ -20,15 +19,8 @@ class io_context;
 
 namespace mapgate::dns {
 
-// The proxy's ports on 127.0.0.1 and [::1], host byte order; 0: the family is not served.
-struct ProxyPorts {
-  std::array<std::uint16_t, MG_DNS_SLOTS> udp4{};
-  std::array<std::uint16_t, MG_DNS_SLOTS> udp6{};
-  std::uint16_t tcp4 = 0;
-  std::uint16_t tcp6 = 0;
-
-  friend bool operator==(const ProxyPorts&, const ProxyPorts&) = default;
-};
+// Where the datapath steers to. A port of 0: the family is not served.
+using datapath::ProxyPorts;
 
 struct ProxyOptions {
   // Asked for first, so that a restart keeps them; one that is 0 or taken becomes any free one.

@@ -52,12 +52,4 @@ std::expected<void, std::error_code> DatapathFlows::mark_own_socket(int socket) 
   return {};
 }
 
-dns::ProxyPorts to_dns(const datapath::ProxyPorts& ports) {
-  return {.udp4 = ports.udp4, .udp6 = ports.udp6, .tcp4 = ports.tcp4, .tcp6 = ports.tcp6};
-}
-
-datapath::ProxyPorts to_datapath(const dns::ProxyPorts& ports) {
-  return {.udp4 = ports.udp4, .udp6 = ports.udp6, .tcp4 = ports.tcp4, .tcp6 = ports.tcp6};
-}
-
 }  // namespace mapgate::engine

@@ -6,7 +6,6 @@
 
 #include "agent/datapath/datapath.h"
 #include "agent/dns/flow_source.h"
-#include "agent/dns/proxy.h"
 #include "agent/engine/enforcement.h"
 
 namespace mapgate::engine {
@@ -39,8 +38,5 @@ class DatapathFlows final : public dns::FlowSource {
  private:
   datapath::Datapath& datapath_;
 };
-
-[[nodiscard]] dns::ProxyPorts to_dns(const datapath::ProxyPorts& ports);
-[[nodiscard]] datapath::ProxyPorts to_datapath(const dns::ProxyPorts& ports);
 
 }  // namespace mapgate::engine

@@ -396,6 +396,8 @@ void PolicyEngine::hold(const dns::HoldRequest& request, dns::HoldCallback done)
   if (port_sets == 0 || request.addresses.empty()) {
     return done({dns::HoldOutcome::kOpened, 0, start, start});
   }
+  // The rows would be realised in maps that no program reads so far.
+  if (maps_.awaits_contents()) return done({dns::HoldOutcome::kRefused, 0, {}, {}});
   auto transaction = table_.begin();
   if (held_ >= options_.node.dns.max_held_answers ||
       !names_.learn(request, workload_name(request.workload), port_sets, transaction)) {

@@ -92,6 +92,14 @@ TEST_F(RestartTest, MapsOfANewLayoutAreUsedOnceTheyHoldEverythingLearnedAddresse
   EXPECT_LT(place("contents complete"), place("attach /web 1"));
 }
 
+TEST_F(RestartTest, NoAnswerOpensAddressesInMapsThatNobodyReadsSoFar) {
+  ASSERT_EQ(start(spec()).outcome, ApplyOutcome::kApplied);
+  map_control.awaits = true;
+  const auto answer = hold("api.example.com", {"192.0.2.1"});
+  ASSERT_TRUE(answer->result);
+  EXPECT_EQ(answer->result->outcome, dns::HoldOutcome::kRefused);
+}
+
 TEST_F(RestartTest, ACgroupThatTheNewSpecDoesNotHaveIsDetachedAndOthersAreNot) {
   make_cgroup("db");
   const std::string db = "    - name: db\n      selector: {cgroup: /db}\n      egress: []\n";
