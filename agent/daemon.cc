@@ -76,6 +76,7 @@ OrError<void> check_capabilities() {
   if (!has(CAP_SYS_ADMIN) && !has(CAP_BPF)) missing += " CAP_BPF";
   if (!has(CAP_SYS_ADMIN) && !has(CAP_PERFMON)) missing += " CAP_PERFMON";
   if (!has(CAP_NET_ADMIN)) missing += " CAP_NET_ADMIN";
+  if (!has(CAP_DAC_READ_SEARCH)) missing += " CAP_DAC_READ_SEARCH";
   if (missing.empty()) return {};
   return std::unexpected("not privileged enough: run it as root, or give it" + missing);
 }

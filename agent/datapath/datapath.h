@@ -91,8 +91,10 @@ struct Inspection {
 };
 
 // The kernel side of mapgate: its programs, maps, links and pins. What it attaches stays attached
-// when the object or the process goes; the next open() adopts it. Not thread-safe. Needs CAP_BPF,
-// CAP_NET_ADMIN, CAP_PERFMON or root; to find maps whose pins were removed, CAP_SYS_ADMIN.
+// when the object or the process goes; the next open() adopts it. Not thread-safe. Needs root, or
+// CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and CAP_DAC_READ_SEARCH (cgroups are opened by their id);
+// before Linux 5.11 also CAP_SYS_RESOURCE (BPF memory was charged to RLIMIT_MEMLOCK). To find maps
+// whose pins were removed, CAP_SYS_ADMIN.
 class Datapath {
  public:
   // Finds or makes the maps, loads the programs, and moves every pinned link to them: links of

@@ -12,7 +12,10 @@ std::string Error::message() const {
 
 Error system_error(std::string step, int error_number) {
   std::string text = std::generic_category().message(error_number);
-  if (error_number == EPERM) text += " (needs root, or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN)";
+  if (error_number == EPERM)
+    text +=
+        " (needs root, or CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and CAP_DAC_READ_SEARCH; on kernels "
+        "that charge BPF memory to RLIMIT_MEMLOCK also CAP_SYS_RESOURCE)";
   return {std::move(step), error_number, std::move(text)};
 }
 

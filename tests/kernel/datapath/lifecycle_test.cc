@@ -250,13 +250,37 @@ TEST_F(LifecycleTest, DirectoryThatIsNoBpffsIsAClearError) {
   EXPECT_FALSE(fs::exists(elsewhere.bpffs));
 }
 
+// Of those that this process has.
+bool keep_only(std::initializer_list<unsigned> capabilities) {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[2]{};
+  if (::syscall(SYS_capget, &header, data) != 0) return false;
+  std::uint32_t kept[2]{};
+  for (const unsigned capability : capabilities) kept[capability / 32] |= 1u << capability % 32;
+  for (int i = 0; i < 2; ++i) data[i].effective = data[i].permitted &= kept[i];
+  return ::syscall(SYS_capset, &header, data) == 0;
+}
+
+// CAP_SYS_RESOURCE is for kernels that charge BPF memory to RLIMIT_MEMLOCK (before 5.11).
+TEST_F(LifecycleTest, CapabilitiesThatItAsksForSuffice) {
+  datapath_.reset();
+  EXPECT_EQ(test::run_in_child([&] {
+              if (!keep_only(
+                      {CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN, CAP_DAC_READ_SEARCH, CAP_SYS_RESOURCE}))
+                return 100;
+              auto opened = Datapath::open(options());
+              if (!opened) return 101;
+              if (!opened->capabilities().foreign_sockets) return 102;
+              if (!opened->attach(cgroup_.directory(), kWorkload)) return 103;
+              return opened->attachments().front().path.empty() ? 104 : 0;
+            }),
+            0);
+}
+
 TEST_F(LifecycleTest, MissingCapabilityIsAClearError) {
   datapath_.reset();
   EXPECT_EQ(test::run_in_child([&] {
-              __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-              __user_cap_data_struct data[2]{};
-              data[0].effective = data[0].permitted = 1u << CAP_DAC_OVERRIDE;
-              if (::syscall(SYS_capset, &header, data) != 0) return 100;
+              if (!keep_only({CAP_DAC_OVERRIDE})) return 100;
               const auto opened = Datapath::open(options());
               if (opened) return 101;
               return opened.error().message().find("CAP_BPF") == std::string::npos ? 102 : 0;
