@@ -252,7 +252,7 @@ TEST_P(EveryPlainType, IsRightOnceOthersStopWritingToIt) {
   if (is_array(GetParam()))
     std::erase_if(shown, [](const auto& e) { return e.second == Bytes(8); });
   EXPECT_EQ(shown, contents_of(agent.table));
-  const auto& status = agent.operations.status()[0];
+  const MapStatus status = agent.operations.status()[0];
   EXPECT_EQ(status.entries, is_array(GetParam()) ? 3000U : 2000U);
 }
 
