@@ -33,7 +33,7 @@ struct Options {
   // False: a resync counts entries that are no rows, and leaves them alone. For a target that
   // others write to as well.
   bool remove_unknown = true;
-  std::size_t resync_slice = 1024;          // entries looked at per step
+  std::size_t resync_slice = 1024;  // entries looked at per step
 
   // Why these options make no sense, or null.
   [[nodiscard]] const char* problem() const;
