@@ -80,7 +80,7 @@ class ShortBytes {
   }
 
   std::uint16_t size_ = 0;
-  std::byte inline_[kInline];
+  std::byte inline_[kInline] = {};  // moved as a whole
 };
 
 // The bytes of a BPF map's value.
