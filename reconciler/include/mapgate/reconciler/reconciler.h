@@ -327,6 +327,7 @@ class Reconciler {
   }
   void fill_batch() {
     batch_.clear();
+    for (const RowIndex row : batch_rows_) table_.prefetch(row);
     for (const RowIndex row : batch_rows_) {
       const auto& stored = table_.rows_[row];
       batch_.push_back({stored.key,
