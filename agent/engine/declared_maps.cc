@@ -154,7 +154,10 @@ void DeclaredMaps::put_in_force(PreparedPointer prepared) {
   std::vector<std::unique_ptr<Entry>> entries;
   for (Prepared::Part& part : prepared->parts) {
     auto entry = std::make_unique<Entry>();
-    if (Entry* same = find_same(*part.spec)) entry->map = std::move(same->map);
+    if (Entry* same = find_same(*part.spec)) {
+      entry->lock = std::move(same->lock);
+      entry->map = std::move(same->map);
+    }
     entry->spec = std::move(*part.spec);
     entries.push_back(std::move(entry));
   }
@@ -187,8 +190,14 @@ void DeclaredMaps::put_in_force(PreparedPointer prepared) {
 void DeclaredMaps::use(Entry& entry, OpenedMap opened, DeclaredRows rows,
                        schema::MapLayouts layouts) {
   const std::uint32_t id = opened.map.info().id;
+  if (!entry.lock) {
+    auto lock = maps::MapLock::acquire(opened.map);
+    if (!lock) return fail_to_lock(entry, id, lock.error());
+    entry.lock = std::move(*lock);
+  }
   auto map = DeclaredMap::create(environment_, std::move(opened));
   if (!map) {
+    entry.lock.reset();
     entry.refused_id = id;
     return fail(entry, map.error().text());
   }
@@ -207,6 +216,15 @@ void DeclaredMaps::fail(Entry& entry, std::string error) {
   entry.error = std::move(error);
 }
 
+void DeclaredMaps::fail_to_lock(Entry& entry, std::uint32_t map_id, const maps::MapError& error) {
+  const auto holder = std::ranges::find_if(
+      entries_, [&](const auto& other) { return other->lock && other->lock->map_id() == map_id; });
+  if (holder == entries_.end()) return fail(entry, error.text());
+  const MapSpec& first = (*holder)->spec;
+  fail(entry, "it is the same map (id " + std::to_string(map_id) + ") as that of " + first.name +
+                  ", which is pinned at " + first.pin);
+}
+
 // --- maps that are not there
 
 void DeclaredMaps::retry_later() {
@@ -221,7 +239,7 @@ void DeclaredMaps::retry_later() {
 
 void DeclaredMaps::retry() {
   for (const auto& entry : entries_) {
-    if (!entry->map && !entry->loading) open_now(*entry);
+    if (!entry->map && !entry->locking && !entry->loading) open_now(*entry);
   }
 }
 
@@ -238,21 +256,31 @@ void DeclaredMaps::open_now(Entry& entry) {
   }
   if (!opened) return fail(entry, opened.error().text());
   if (opened->map.info().id == entry.refused_id) return;
-  entry.loading = true;
+  entry.locking = true;
   asio::co_spawn(environment_.io, fill(generation_, entry, std::move(*opened)), asio::detached);
 }
 
 asio::awaitable<void> DeclaredMaps::fill(std::weak_ptr<const bool> generation, Entry& entry,
-                                         OpenedMap opened) {
+                                         OpenedMap found) {
+  const auto opened = std::make_shared<OpenedMap>(std::move(found));
+  const maps::MapInfo info = opened->map.info();
+  // Not by the loop: to find out who writes the map takes a look at every process.
+  auto acquire = [opened] { return maps::MapLock::acquire(opened->map); };
+  auto lock = co_await run_in_background(loader_, std::move(acquire));
+  if (generation.expired()) co_return;
+  entry.locking = false;
+  if (!lock) co_return fail_to_lock(entry, info.id, lock.error());
+  entry.lock = std::move(*lock);
+  entry.loading = true;
   const auto spec = std::make_shared<MapSpec>(entry.spec);
-  const auto target =
-      std::make_shared<DeclaredTarget>(DeclaredTarget{opened.map.info(), opened.layouts});
+  const auto target = std::make_shared<DeclaredTarget>(DeclaredTarget{info, opened->layouts});
   auto rows = co_await load(spec, target);
   if (generation.expired()) co_return;
   entry.loading = false;
-  if (rows) co_return use(entry, std::move(opened), std::move(*rows), std::move(target->layouts));
+  if (rows) co_return use(entry, std::move(*opened), std::move(*rows), std::move(target->layouts));
   // Not tried again with the same map: a reload brings other entries.
-  entry.refused_id = opened.map.info().id;
+  entry.lock.reset();
+  entry.refused_id = info.id;
   entry.faults = std::move(rows.error());
   fail(entry, entry.faults.empty() ? "its entries are refused" : entry.faults.front().to_string());
 }

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include <mapgate/maps/map_calls.h>
+#include <mapgate/maps/map_error.h>
+#include <mapgate/maps/map_lock.h>
 #include <spdlog/logger.h>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
@@ -36,8 +38,8 @@ enum class DeclaredMapState : std::uint8_t {
 [[nodiscard]] std::string_view to_string(DeclaredMapState state);
 
 // The maps that the spec declares. Each is opened, filled and kept on its own: one that is not
-// there, or cannot be used, is tried again and holds up nothing. For the thread of `io`; entries
-// are read by a thread of its own.
+// there, cannot be used, or is written by another, is tried again and holds up nothing. For the
+// thread of `io`; entries are read by a thread of its own.
 class DeclaredMaps {
  public:
   struct Options {
@@ -76,11 +78,13 @@ class DeclaredMaps {
 
   // One of them. Valid until the next put_in_force().
   struct Entry {
-    policy::MapSpec spec;              // without its entries once they are in force
-    std::unique_ptr<DeclaredMap> map;  // null: not open
-    std::string error;                 // why not
+    policy::MapSpec spec;               // without its entries once they are in force
+    std::optional<maps::MapLock> lock;  // for as long as it is written, or about to be
+    std::unique_ptr<DeclaredMap> map;   // null: not open
+    std::string error;                  // why not
     std::vector<policy::SpecError> faults;
     std::uint32_t refused_id = 0;  // the map that cannot be kept, or that the entries do not fit
+    bool locking = false;
     bool loading = false;
 
     [[nodiscard]] DeclaredMapState state() const;
@@ -96,6 +100,7 @@ class DeclaredMaps {
       const std::vector<policy::MapSpec>& specs) const;
   void open_now(Entry& entry);
   void fail(Entry& entry, std::string error);
+  void fail_to_lock(Entry& entry, std::uint32_t map_id, const maps::MapError& error);
   void retry_later();
   void retry();
   [[nodiscard]] boost::asio::awaitable<void> fill(std::weak_ptr<const bool> generation,

@@ -151,22 +151,24 @@ zone:
 
 
 class Daemon:
-    """mapgated with folders of its own."""
+    """mapgated with folders of its own; one beside the world's has a name."""
 
-    def __init__(self, world):
+    def __init__(self, world, name=None):
         self._world = world
-        self.spec = world.folder / "spec.json"
-        self.bpffs = world.bpffs
-        self.socket = world.folder / "run" / "control.sock"
-        self.log = world.folder / "mapgated.log"
+        self._folder = world.folder / name if name else world.folder
+        self._folder.mkdir(exist_ok=True)
+        self.spec = self._folder / "spec.json"
+        self.bpffs = world.bpffs.with_name(name) if name else world.bpffs
+        self.socket = self._folder / "run" / "control.sock"
+        self.log = self._folder / "mapgated.log"
         self.process = None
 
     def write_spec(self, spec):
         self.spec.write_text(spec if isinstance(spec, str) else json.dumps(spec, indent=2))
 
     def command(self, *flags):
-        return [binary("mapgated"), "--spec", self.spec, "--state-dir", self._world.folder / "state",
-                "--runtime-dir", self._world.folder / "run", "--bpffs", self.bpffs,
+        return [binary("mapgated"), "--spec", self.spec, "--state-dir", self._folder / "state",
+                "--runtime-dir", self._folder / "run", "--bpffs", self.bpffs,
                 "--cgroup-root", self._world.cgroups.path, *flags]
 
     def start(self, *flags, spec=None, cgroups=("web",)):

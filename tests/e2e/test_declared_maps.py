@@ -51,8 +51,8 @@ class DeclaredMapsTest(harness.WorldTest):
     def entries(self, name):
         return self.daemon.json("get", "--map", name)["entries"]
 
-    def status(self, name):
-        return next(m for m in self.daemon.status()["declared_maps"] if m["name"] == name)
+    def status(self, name, daemon=None):
+        return next(m for m in (daemon or self.daemon).status()["declared_maps"] if m["name"] == name)
 
     def dump(self, name):
         done = subprocess.run(["bpftool", "-j", "map", "dump", "pinned", self.pin(name)], capture_output=True,
@@ -221,6 +221,63 @@ class PinsTest(DeclaredMapsTest):
                          {entry["key"]["addr"] for entry in self.entries("made")}, named)
         failing = self.daemon.json("get", "--map", "made", "--state", "error")["entries"]
         self.assertEqual(named, {row["key"]["addr"] for row in failing})
+
+
+class OneWriterTest(DeclaredMapsTest):
+    OTHERS = [{**FLOWS[0], "value": {"action": "ACTION_PASS", "comment": "the second's"}}]
+
+    def pin_again(self, name, other):
+        """Another pin of the same map."""
+        self.world.run("bpftool", "map", "pin", "pinned", self.pin(name), self.pin(other))
+        return self.pin(other)
+
+    def second(self, *maps):
+        daemon = harness.Daemon(self.world, "second")
+        daemon.start(spec={"formatVersion": 1, "maps": list(maps)}, cgroups=())
+        return daemon
+
+    def test_a_second_daemon_names_the_first_and_takes_the_map_over_when_it_ends(self):
+        self.start(self.declare("flows", FLOWS))
+        again = {**self.declare("flows", self.OTHERS, prune=True), "pin": str(self.pin_again("flows", "again"))}
+        second = self.second(again, self.declare("limits", LIMITS))
+        self.assertEqual("in sync", self.status("limits", second)["state"])
+        refused = self.status("flows", second)
+        self.assertEqual("failed", refused["state"])
+        self.assertIn(f"process {self.daemon.process.pid} (mapgated) writes this map", refused["error"])
+        self.assertIn(refused["error"], second.ctl("status").stdout)
+        self.assertEqual(in_order(FLOWS), in_order(self.entries("flows")))
+        second.ctl("reload", "--timeout", "60", timeout=90)
+        self.assertEqual(("failed", refused["error"]),
+                         (self.status("flows", second)["state"], self.status("flows", second)["error"]))
+        self.daemon.kill()
+        harness.wait_until(lambda: self.status("flows", second)["state"] == "in sync", "the second takes over")
+        self.assertIsNone(self.status("flows", second)["error"])
+        self.assertEqual(self.OTHERS, second.json("get", "--map", "flows")["entries"])
+
+    def test_a_declaration_that_goes_leaves_the_map_to_another_daemon(self):
+        self.start(self.declare("flows", FLOWS))
+        second = self.second(self.declare("flows", self.OTHERS))
+        self.assertEqual("failed", self.status("flows", second)["state"])
+        self.reload(self.declare("limits", LIMITS))
+        harness.wait_until(lambda: self.status("flows", second)["state"] == "in sync", "the second takes over")
+
+    def test_the_second_of_two_declarations_of_one_map_is_refused_until_the_first_goes(self):
+        self.pin_again("flows", "again")
+        first, again = self.declare("flows", FLOWS, prune=True), self.declare("again", self.OTHERS, prune=True)
+        self.start(first, again)
+        self.assertEqual("in sync", self.status("flows")["state"])
+        self.assertEqual("failed", self.status("again")["state"])
+        self.assertIn(f"as that of flows, which is pinned at {self.pin('flows')}", self.status("again")["error"])
+        self.assertEqual(in_order(FLOWS), in_order(self.entries("flows")))
+        self.reload(again)
+        self.assertEqual("in sync", self.status("again")["state"])
+        self.assertEqual(self.OTHERS, self.entries("again"))
+
+    def test_a_declaration_may_change_its_name(self):
+        self.start(self.declare("flows", FLOWS))
+        self.reload({**self.declare("flows", self.OTHERS, prune=True), "name": "renamed"})
+        self.assertEqual("in sync", self.status("renamed")["state"])
+        self.assertEqual(self.OTHERS, self.entries("renamed"))
 
 
 class RefusedTest(DeclaredMapsTest):
