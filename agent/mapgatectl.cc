@@ -256,11 +256,21 @@ std::string row_key(const Json& row) {
   return "settings";
 }
 
+// Also of per-CPU maps whose CPUs do not agree: no spec could have such a value.
+std::string declared_value(const Json& entry) {
+  if (!entry.contains("cpu_values")) return entry["value"].dump();
+  std::string text = "differs:";
+  std::size_t cpu = 0;
+  for (const Json& value : entry["cpu_values"])
+    text += " cpu" + std::to_string(cpu++) + "=" + value.dump();
+  return text;
+}
+
 // Of a declared map, in one line each, as the spec could have them.
 void print_declared_entries(const Json& body) {
   std::vector<Row> rows;
   for (const Json& entry : body["entries"]) {
-    Row row = {printable(entry["key"].dump()), printable(entry["value"].dump())};
+    Row row = {printable(entry["key"].dump()), printable(declared_value(entry))};
     if (entry.contains("state")) {
       row.push_back(cell(entry["state"]) + (entry["erased"].get<bool>() ? " (delete)" : ""));
       row.push_back(cell(entry["error"]));

@@ -464,8 +464,13 @@ asio::awaitable<HttpResponse> Api::declared_entries(QueryParameters query) {
   if (!page) co_return problem(409, page.error());
   Json entries = Json::array();
   for (const MapEntry& found : page->entries) {
-    entries.push_back({{"key", schema::decode(layouts.key, found.first)},
-                       {"value", schema::decode(layouts.value, found.second)}});
+    Json& shown = entries.emplace_back(Json{{"key", schema::decode(layouts.key, found.key)}});
+    if (found.values.size() == 1) {
+      shown["value"] = schema::decode(layouts.value, found.values.front());
+    } else {
+      for (const auto& value : found.values)
+        shown["cpu_values"].push_back(schema::decode(layouts.value, value));
+    }
     if (entries.size() % kDecodeSlice == 0)
       co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
   }

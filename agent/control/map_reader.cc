@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include <mapgate/maps/map_error.h>
@@ -19,6 +20,8 @@ using Page = std::expected<MapPage, std::string>;
 constexpr std::size_t kMinCursor = 4;
 // A bucket of a hash may hold more than fits: then the buffer grows.
 constexpr std::size_t kMinBatch = 256;
+// Of the values of one batch to begin with: with many CPUs an element may be megabytes.
+constexpr std::size_t kMaxBatchBytes = 8U << 20;
 
 constexpr char kByBatch = 'b';
 constexpr char kByKey = 'k';
@@ -57,13 +60,15 @@ class PageReader {
         map_(map),
         key_size_(map.info().key_size),
         value_size_(map.info().value_size),
+        cpus_(maps::is_per_cpu(map.info().type) ? calls.possible_cpus() : 1),
+        stride_(maps::is_per_cpu(map.info().type) ? (value_size_ + 7) / 8 * 8 : value_size_),
         max_(max) {}
 
   // Nothing: the kernel has no batches for this map.
   std::optional<Page> by_batch(std::optional<Bytes> cursor) {
-    for (std::size_t size = std::max(max_, kMinBatch);; size *= 2) {
+    for (std::size_t size = first_batch();; size *= 2) {
       Bytes keys(size * key_size_);
-      Bytes values(size * value_size_);
+      Bytes values(size * cpus_ * stride_);
       Bytes next(std::max(key_size_, kMinCursor));
       auto count = static_cast<std::uint32_t>(size);
       const int error = calls_.lookup_batch(map_.fd(), cursor ? cursor->data() : nullptr,
@@ -74,7 +79,7 @@ class PageReader {
       if (error != 0 && error != ENOENT) return failed(error);
       MapPage page;
       for (std::size_t i = 0; i < count; ++i)
-        page.entries.emplace_back(part(keys, i, key_size_), part(values, i, value_size_));
+        page.entries.push_back({part(keys, i * key_size_, key_size_), values_at(values, i)});
       if (error == 0) page.next = to_token(kByBatch, next);
       return page;
     }
@@ -88,9 +93,9 @@ class PageReader {
       if (error == ENOENT) return page;
       if (error != 0) return failed(error);
       after = key;
-      Bytes value(value_size_);
+      Bytes value(cpus_ * stride_);
       error = calls_.lookup(map_.fd(), key.data(), value.data());
-      if (error == 0) page.entries.emplace_back(key, std::move(value));
+      if (error == 0) page.entries.push_back({key, values_at(value, 0)});
       if (error != 0 && error != ENOENT) return failed(error);
     }
     page.next = to_token(kByKey, *after);
@@ -98,15 +103,30 @@ class PageReader {
   }
 
  private:
-  static Bytes part(const Bytes& bytes, std::size_t index, std::size_t size) {
-    const auto start = bytes.begin() + static_cast<std::ptrdiff_t>(index * size);
+  static Bytes part(const Bytes& bytes, std::size_t at, std::size_t size) {
+    const auto start = bytes.begin() + static_cast<std::ptrdiff_t>(at);
     return {start, start + static_cast<std::ptrdiff_t>(size)};
+  }
+
+  [[nodiscard]] std::size_t first_batch() const {
+    const std::size_t fitting = std::max<std::size_t>(kMaxBatchBytes / (cpus_ * stride_), 1);
+    return std::min(std::max(max_, kMinBatch), fitting);
+  }
+
+  [[nodiscard]] std::vector<Bytes> values_at(const Bytes& elements, std::size_t index) const {
+    std::vector<Bytes> values;
+    for (std::size_t cpu = 0; cpu < cpus_; ++cpu)
+      values.push_back(part(elements, (index * cpus_ + cpu) * stride_, value_size_));
+    if (std::ranges::adjacent_find(values, std::not_equal_to()) == values.end()) values.resize(1);
+    return values;
   }
 
   maps::MapCalls& calls_;
   const maps::Map& map_;
   std::size_t key_size_;
   std::size_t value_size_;
+  std::size_t cpus_;    // values of one element
+  std::size_t stride_;  // from one of them to the next
   std::size_t max_;
 };
 

@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <mapgate/maps/map.h>
@@ -14,7 +13,11 @@
 
 namespace mapgate::control {
 
-using MapEntry = std::pair<std::vector<std::byte>, std::vector<std::byte>>;  // key and value
+struct MapEntry {
+  std::vector<std::byte> key;
+  // One; of a per-CPU map whose CPUs do not agree: each CPU's.
+  std::vector<std::vector<std::byte>> values;
+};
 
 struct MapPage {
   std::vector<MapEntry> entries;

@@ -85,7 +85,7 @@ class RowReader {
       else if (!maps::is_canonical_lpm_key(key))
         errors.add(place,
                    "bits are set behind the prefix length, which is " + std::to_string(number));
-    } else if (info.type == BPF_MAP_TYPE_ARRAY && number >= info.max_entries) {
+    } else if (maps::is_array(info.type) && number >= info.max_entries) {
       errors.add(place, "the array ends at index " + std::to_string(info.max_entries - 1));
     }
   }

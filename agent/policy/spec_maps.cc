@@ -16,6 +16,15 @@ constexpr std::size_t kMaxPath = 4095;  // PATH_MAX without the zero
 constexpr std::uint32_t kMaxEntries = 1U << 26;
 constexpr std::uint32_t kMaxKeySize = 512;  // of a hash: a program has it on its stack
 constexpr std::uint32_t kLpmPrefixLengthSize = 4;
+constexpr std::uint32_t kMaxPerCpuValueSize = 32767;  // half of a row's: CPUs may differ
+
+bool is_array(bpf_map_type type) {
+  return type == BPF_MAP_TYPE_ARRAY || type == BPF_MAP_TYPE_PERCPU_ARRAY;
+}
+
+bool is_per_cpu(bpf_map_type type) {
+  return type == BPF_MAP_TYPE_PERCPU_HASH || type == BPF_MAP_TYPE_PERCPU_ARRAY;
+}
 
 bool is_name(std::string_view text) {
   constexpr std::string_view kLetters =
@@ -139,7 +148,9 @@ class MapsReader {
       const auto read = read_choice<bpf_map_type>(errors_, *type,
                                                   {{"hash", BPF_MAP_TYPE_HASH},
                                                    {"lpm_trie", BPF_MAP_TYPE_LPM_TRIE},
-                                                   {"array", BPF_MAP_TYPE_ARRAY}});
+                                                   {"array", BPF_MAP_TYPE_ARRAY},
+                                                   {"percpu_hash", BPF_MAP_TYPE_PERCPU_HASH},
+                                                   {"percpu_array", BPF_MAP_TYPE_PERCPU_ARRAY}});
       creation.type = read.value_or(creation.type);
     }
     const auto key_size = fields.optional("keySize");
@@ -150,12 +161,14 @@ class MapsReader {
     creation.key_size =
         read_size(place, key_size, map.key_layout, "keySize", kMaxKeySize).value_or(4);
     creation.value_size =
-        read_size(place, value_size, map.value_layout, "valueSize", kMaxLayoutBytes).value_or(4);
+        read_size(place, value_size, map.value_layout, "valueSize",
+                  is_per_cpu(creation.type) ? kMaxPerCpuValueSize : kMaxLayoutBytes)
+            .value_or(4);
     // A trie has no other way to be.
     if (creation.type == BPF_MAP_TYPE_LPM_TRIE) creation.flags |= BPF_F_NO_PREALLOC;
     if (creation.type == BPF_MAP_TYPE_LPM_TRIE && creation.key_size <= kLpmPrefixLengthSize)
       errors_.add(place, "the key of an lpm_trie has a 4-byte prefix length and at least one byte");
-    if (creation.type == BPF_MAP_TYPE_ARRAY && creation.key_size != sizeof(std::uint32_t))
+    if (is_array(creation.type) && creation.key_size != sizeof(std::uint32_t))
       errors_.add(place, "the key of an array has 4 bytes");
     return creation;
   }

@@ -3,7 +3,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
+#include <map>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -39,9 +43,9 @@ class MapReaderTest : public testing::Test {
       const auto page = read_map_page(calls, map, from, page_size);
       EXPECT_TRUE(page) << page.error();
       if (!page) return values;
-      for (const auto& [key, bytes] : page->entries) {
+      for (const MapEntry& entry : page->entries) {
         std::uint64_t value = 0;
-        std::memcpy(&value, bytes.data(), sizeof value);
+        std::memcpy(&value, entry.values.front().data(), sizeof value);
         values.insert(value);
       }
       if (!page->next) return values;
@@ -82,7 +86,38 @@ TEST_F(MapReaderTest, StepsOverWhatOthersDeleteMeanwhile) {
   };
   const auto page = read_map_page(calls, map, "", 3000);
   ASSERT_TRUE(page);
-  for (const auto& [key, value] : page->entries) EXPECT_NE(key, bytes_of(std::uint32_t{7}));
+  for (const MapEntry& entry : page->entries) EXPECT_NE(entry.key, bytes_of(std::uint32_t{7}));
+}
+
+// A value of each CPU, at multiples of 8 bytes.
+maps::test::Bytes element(std::initializer_list<std::uint32_t> values) {
+  maps::test::Bytes bytes(8 * values.size(), std::byte{0xee});
+  std::size_t at = 0;
+  for (const std::uint32_t value : values)
+    std::memcpy(bytes.data() + 8 * std::exchange(at, at + 1), &value, sizeof value);
+  return bytes;
+}
+
+class PerCpuReaderTest : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(InBatchesAndKeyByKey, PerCpuReaderTest, testing::Bool());
+
+TEST_P(PerCpuReaderTest, ShowsOneValueWhereTheCpusAgreeAndElseAllOfThem) {
+  maps::MapInfo info = hash_of_numbers();
+  info.type = BPF_MAP_TYPE_PERCPU_HASH;
+  info.value_size = 4;
+  FakeMapCalls calls(info, 3);
+  if (GetParam()) calls.lookup_batch_missing = maps::kErrnoNotSupported;
+  calls.elements[bytes_of(std::uint32_t{1})] = element({5, 5, 5});
+  calls.elements[bytes_of(std::uint32_t{2})] = element({5, 5, 6});
+  const maps::Map map = calls.map();
+  const auto page = read_map_page(calls, map, "", 10);
+  ASSERT_TRUE(page) << page.error();
+  std::map<maps::test::Bytes, std::vector<maps::test::Bytes>> found;
+  for (const MapEntry& entry : page->entries) found[entry.key] = entry.values;
+  const auto five = bytes_of(std::uint32_t{5});
+  const auto six = bytes_of(std::uint32_t{6});
+  EXPECT_EQ(found[bytes_of(std::uint32_t{1})], (std::vector<maps::test::Bytes>{five}));
+  EXPECT_EQ(found[bytes_of(std::uint32_t{2})], (std::vector{five, five, six}));
 }
 
 TEST_F(MapReaderTest, RefusesAPlaceThatNoPageGave) {

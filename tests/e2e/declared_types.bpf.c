@@ -52,10 +52,27 @@ struct {
   __type(value, __u32);
 } big SEC(".maps");
 
-// bpftool loads maps with a program only.
+struct {
+  __uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+  __uint(max_entries, 64);
+  __type(key, struct flow_key);
+  __type(value, struct verdict);
+} cpu_flows SEC(".maps");
+
+struct {
+  __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+  __uint(max_entries, 4);
+  __type(key, __u32);
+  __type(value, __u32);
+} shares SEC(".maps");
+
+// Changes an element on the CPU that it runs on.
 SEC("socket")
-int nothing(struct __sk_buff* packet) {
+int add_share(struct __sk_buff* packet) {
   (void)packet;
+  const __u32 key = 1;
+  __u32* share = bpf_map_lookup_elem(&shares, &key);
+  if (share) ++*share;
   return 0;
 }
 

@@ -120,6 +120,66 @@ class EveryTypeTest(DeclaredMapsTest):
         self.assertEqual([entry], self.entries("plain"))
 
 
+class PerCpuTest(DeclaredMapsTest):
+    SHARES = [{"key": 0, "value": 4294967295}, {"key": 1, "value": 20}]
+
+    def cpu_values(self, name):
+        """By key, as JSON: what each CPU has."""
+        return {json.dumps(entry["key"]): [value["value"] for value in entry["values"]] for entry in self.dump(name)}
+
+    def test_every_cpu_holds_what_is_declared(self):
+        self.start(self.declare("cpu_flows", FLOWS), self.declare("shares", self.SHARES))
+        self.assertEqual(in_order(FLOWS), in_order(self.entries("cpu_flows")))
+        self.assertEqual([4294967295, 20, 0, 0], [entry["value"] for entry in self.entries("shares")])
+        for name in ("cpu_flows", "shares"):
+            self.assertEqual("in sync", self.status(name)["state"], name)
+        shares = self.cpu_values("shares")
+        cpus = len(shares["0"])
+        self.assertGreater(cpus, 0)
+        self.assertEqual({"0": [4294967295] * cpus, "1": [20] * cpus, "2": [0] * cpus, "3": [0] * cpus}, shares)
+        flows = self.cpu_values("cpu_flows")
+        self.assertEqual([[{"action": "ACTION_DROP", "comment": "scanner"}] * cpus,
+                          [{"action": "ACTION_PASS", "comment": list(b"exactly 12!!")}] * cpus],
+                         sorted(flows.values(), key=json.dumps))
+        self.reload(self.declare("cpu_flows", FLOWS[:1]), self.declare("shares", self.SHARES))
+        self.assertEqual(FLOWS[:1], self.entries("cpu_flows"))
+
+    def test_an_element_whose_cpus_differ_is_shown_so_and_repaired(self):
+        self.start(self.declare("shares", self.SHARES))
+        packet = self.world.folder / "packet"
+        packet.write_bytes(bytes(64))
+        self.world.run("bpftool", "prog", "run", "pinned", self.folder / "programs" / "add_share", "data_in", packet)
+        kernel = self.cpu_values("shares")["1"]
+        if len(kernel) == 1:
+            self.skipTest("there is one CPU: it cannot differ")
+        self.assertEqual([20, 21], sorted(set(kernel)))
+        self.assertEqual({"key": 1, "cpu_values": kernel}, self.entries("shares")[1])
+        self.assertIn("differs: " + " ".join(f"cpu{cpu}={value}" for cpu, value in enumerate(kernel)),
+                      self.daemon.ctl("get", "--map", "shares").stdout)
+        self.reload(self.declare("shares", self.SHARES))
+        self.assertEqual({"key": 1, "value": 20}, self.entries("shares")[1])
+        self.assertEqual(1, self.status("shares")["resync"]["repaired"])
+
+    def test_a_per_cpu_map_can_be_made(self):
+        for kind in ("percpu_hash", "percpu_array"):
+            with self.subTest(kind):
+                made = self.declare(kind, [{"key": 3, "value": {"count": 7}}], create={"type": kind, "maxEntries": 4},
+                                    layout={"key": "u32", "value": {"count": "u32"}})
+                if kind == "percpu_hash":
+                    self.start(made)
+                else:
+                    self.reload(made)
+                self.assertEqual({"key": 3, "value": {"count": 7}}, self.entries(kind)[-1])
+                shown = json.loads(self.world.run("bpftool", "-j", "map", "show", "pinned", self.pin(kind)).stdout)
+                self.assertEqual((kind, 4), (shown["type"], shown["bytes_value"]))
+
+    def test_an_index_past_the_end_is_refused(self):
+        self.start(self.declare("shares", self.SHARES))
+        refused = self.reload(self.declare("shares", [{"key": 4, "value": 1}]), check=False)
+        self.assertEqual(4, refused.returncode)
+        self.assertIn("/maps/0/entries/0/key: the array ends at index 3", refused.stderr)
+
+
 class ForeignChangesTest(DeclaredMapsTest):
     FOREIGN = "c0 00 02 63 00 35 11 00"  # 192.0.2.99, 53, 17
 
