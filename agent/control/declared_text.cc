@@ -20,8 +20,6 @@ using engine::DeclaredMaps;
 constexpr std::size_t kMaxErrors = 20;
 constexpr std::size_t kScanSlice = 4096;
 constexpr std::size_t kMaxPlaces = 64 * 1024;
-// A map this full is worth a look before it refuses an entry.
-constexpr double kNearlyFull = 0.8;
 
 Json describe_faults(const std::vector<policy::SpecError>& faults) {
   Json result = Json::array();
@@ -48,7 +46,7 @@ void describe_open(const DeclaredMap& map, Json& entry) {
   entry["entries"] = status.entries;
   entry["max_entries"] = status.info.max_entries;
   entry["fill"] = fill;
-  entry["nearly_full"] = fill >= kNearlyFull;
+  entry["nearly_full"] = status.is_nearly_full();
   entry["rows"] = {{"pending", progress.pending},
                    {"done", progress.done},
                    {"error", progress.errors},

@@ -81,6 +81,7 @@ class EveryTypeTest(DeclaredMapsTest):
         self.assertEqual([7, 0, 0, 18446744073709551615], [entry["value"] for entry in self.entries("limits")])
         for name in ("flows", "prefixes", "limits"):
             self.assertEqual("in sync", self.status(name)["state"], name)
+        self.assertFalse(self.status("limits")["nearly_full"], "an array is never full")
         shown = self.daemon.ctl("get", "--map", "prefixes", "-o", "json").stdout
         self.assertEqual(in_order(PREFIXES), in_order(json.loads(shown)["entries"]))
         table = self.daemon.ctl("get", "--map", "prefixes").stdout.splitlines()
