@@ -355,7 +355,7 @@ Json decode_text(ConstBytes bytes) {
   text.resize(text.find_last_not_of('\0') + 1);
   if (std::ranges::all_of(text, is_plain)) return text;
   // Beyond ASCII only what is UTF-8 can be written as JSON.
-  const Json quoted = text;
+  Json quoted = text;
   try {
     if (Json::parse(quoted.dump()) == quoted) return quoted;
   } catch (const Json::exception&) {
