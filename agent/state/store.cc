@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "agent/state/database.h"
+#include "agent/state/directory_lock.h"
 #include "agent/state/learned_writer.h"
 
 namespace mapgate::state {
@@ -127,6 +128,8 @@ class Store::Implementation {
  public:
   static std::expected<std::unique_ptr<Implementation>, StoreError> open(
       const fs::path& file, const StoreOptions& options) {
+    auto lock = DirectoryLock::acquire(file.parent_path());
+    if (!lock) return std::unexpected(lock.error());
     std::optional<fs::path> moved_aside;
     auto loaded = load(file);
     if (!loaded && loaded.error().kind == StoreErrorKind::kCorrupt) {
@@ -138,13 +141,14 @@ class Store::Implementation {
     if (!loaded) return std::unexpected(loaded.error());
     auto writer = LearnedWriter::start(file, options);
     if (!writer) return std::unexpected(writer.error());
-    return std::make_unique<Implementation>(*std::move(loaded), *std::move(writer),
-                                            std::move(moved_aside));
+    return std::make_unique<Implementation>(*std::move(lock), *std::move(loaded),
+                                            *std::move(writer), std::move(moved_aside));
   }
 
-  Implementation(Loaded loaded, std::unique_ptr<LearnedWriter> writer,
+  Implementation(DirectoryLock lock, Loaded loaded, std::unique_ptr<LearnedWriter> writer,
                  std::optional<fs::path> moved_aside)
-      : database_(std::move(loaded.database)),
+      : lock_(std::move(lock)),
+        database_(std::move(loaded.database)),
         allocations_(std::move(loaded.allocations)),
         moved_aside_(std::move(moved_aside)),
         writer_(std::move(writer)) {}
@@ -231,6 +235,7 @@ class Store::Implementation {
     return {};
   }
 
+  DirectoryLock lock_;  // outlives the writer
   Database database_;
   policy::Allocations allocations_;
   std::optional<fs::path> moved_aside_;

@@ -64,8 +64,9 @@ struct StoreHealth {
 // the rest from one.
 class Store {
  public:
-  // Opens or creates the database in a directory that exists. A file that is no sound database is
-  // moved aside to state.db.corrupt-<n>, with its WAL, and a fresh one started: see moved_aside().
+  // Opens or creates the database in a directory that exists; kBusy if another process has it. A
+  // file that is no sound database is moved aside to state.db.corrupt-<n>, with its WAL, and a
+  // fresh one started: see moved_aside().
   [[nodiscard]] static std::expected<std::unique_ptr<Store>, StoreError> open(
       const std::filesystem::path& directory, const StoreOptions& options = {});
   ~Store();

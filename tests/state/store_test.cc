@@ -284,6 +284,16 @@ TEST_F(StoreTest, ADatabaseOfANewerVersionIsLeftAlone) {
   EXPECT_EQ(open().allocations(), some_allocations());
 }
 
+TEST_F(StoreTest, ADirectoryHasOneStore) {
+  open();
+  const auto second = Store::open(directory_);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().kind, StoreErrorKind::kBusy);
+  EXPECT_THAT(second.error().text, testing::HasSubstr(directory_.native()));
+  store_.reset();
+  EXPECT_TRUE(Store::open(directory_));
+}
+
 TEST_F(StoreTest, ADirectoryThatIsNotThereIsAnError) {
   const auto opened = Store::open(directory_ / "absent");
   ASSERT_FALSE(opened);
