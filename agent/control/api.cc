@@ -233,6 +233,14 @@ Json describe_faults(const std::vector<policy::SpecError>& faults) {
   return result;
 }
 
+std::string no_map(const std::string& name, const engine::DeclaredMaps& declared) {
+  std::string names;
+  for (const auto& entry : declared.entries())
+    names += (names.empty() ? "" : ", ") + entry->spec.name;
+  return "there is no map " + name + "; " +
+         (names.empty() ? "the spec declares none" : "the spec declares " + names);
+}
+
 HttpResponse problem_of(reconciler::GateRefusal refusal) {
   switch (refusal) {
     case reconciler::GateRefusal::kOtherEpoch:
@@ -279,9 +287,9 @@ asio::awaitable<HttpResponse> Api::handle(HttpRequest request) {
   if (path == "/v1/wait") co_return co_await wait(query);
   if (path == "/v1/entries") {
     const auto map = query.find("map");
-    const bool declared = map != query.end() && sources_.declared.find(map->second) != nullptr;
-    if (declared) co_return co_await declared_entries(query);
-    co_return entries(query);
+    if (map == query.end() || RowText::is_map_name(map->second)) co_return entries(query);
+    if (sources_.declared.find(map->second) != nullptr) co_return co_await declared_entries(query);
+    co_return problem(404, no_map(map->second, sources_.declared));
   }
   if (path == "/v1/names") co_return names(query);
   if (!query.empty()) co_return problem(400, path + " takes no parameters");

@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "agent/policy/address.h"
@@ -104,6 +105,12 @@ std::string RowText::map_name(maps::MapIndex map) const {
   if (map == indices_.prefixes) return "mg_prefixes";
   if (map == indices_.ports) return "mg_ports";
   return "mg_workloads";
+}
+
+bool RowText::is_map_name(std::string_view name) {
+  constexpr std::array<std::string_view, 4> kNames = {"mg_addresses", "mg_prefixes", "mg_ports",
+                                                      "mg_workloads"};
+  return std::ranges::find(kNames, name) != kNames.end();
 }
 
 std::uint32_t RowText::workload_of(const maps::RowKey& key) const {

@@ -28,6 +28,8 @@ class RowText {
                                                    std::uint64_t bits) const;
 
   [[nodiscard]] std::string map_name(maps::MapIndex map) const;
+  // Whether one of mapgate's own maps is called so.
+  [[nodiscard]] static bool is_map_name(std::string_view name);
   [[nodiscard]] std::uint32_t workload_of(const maps::RowKey& key) const;
   // The key in one line, without the workload: "192.0.2.1", "10.0.0.0/8", "tcp:443".
   [[nodiscard]] std::string key(const maps::RowKey& key) const;

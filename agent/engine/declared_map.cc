@@ -35,6 +35,9 @@ std::expected<OpenedMap, maps::MapError> with_layouts(maps::Map map, const std::
 std::expected<OpenedMap, maps::MapError> open_declared_map(const std::string& pin) {
   auto map = maps::Map::open_pin(pin);
   if (!map) return std::unexpected(std::move(map.error()));
+  // Before anything is read for it: the elements of some types have no bytes, or are no elements.
+  if (std::string reason = maps::MapOperations::unsuitable(map->info()); !reason.empty())
+    return std::unexpected(maps::MapError{"use map", pin, EOPNOTSUPP, std::move(reason)});
   return with_layouts(std::move(*map), pin);
 }
 

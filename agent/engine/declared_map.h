@@ -34,6 +34,7 @@ struct OpenedMap {
 };
 
 // The one place where a map of somebody else's is opened. ENOENT: nothing is pinned there.
+// EOPNOTSUPP: such a map cannot hold desired state.
 [[nodiscard]] std::expected<OpenedMap, maps::MapError> open_declared_map(const std::string& pin);
 // Makes it, and the folders of its pin, and opens it.
 [[nodiscard]] std::expected<OpenedMap, maps::MapError> create_declared_map(
@@ -51,7 +52,7 @@ class DeclaredMap {
     std::function<reconciler::Epoch()> new_epoch;
   };
 
-  // Refuses map types that cannot hold desired state. All of the environment outlives it.
+  // All of the environment outlives it.
   [[nodiscard]] static std::expected<std::unique_ptr<DeclaredMap>, maps::MapError> create(
       const Environment& environment, OpenedMap opened);
   DeclaredMap(const DeclaredMap&) = delete;

@@ -143,12 +143,13 @@ class PartLoader {
       faults.push_back(std::move(error));
     }
   }
-  [[nodiscard]] bool has_faults() const { return !errors_.empty(); }
+  [[nodiscard]] bool has_faults() const { return !errors_.empty() || !file_fault_.empty(); }
+  // Why the file as a whole is refused; empty if it is not.
+  [[nodiscard]] const std::string& file_fault() const { return file_fault_; }
 
  private:
   void refuse_file(std::string reason) {
-    errors_.set_first_line(1);
-    add(errors_, {}, {0, 0}, std::move(reason));
+    file_fault_ = std::move(reason);
   }
 
   const std::string& file_;
@@ -157,6 +158,7 @@ class PartLoader {
   DeclaredTarget target_;  // a copy: it remembers what is written
   DeclaredRows rows_;
   SpecErrors errors_;
+  std::string file_fault_;  // not of a line
   std::size_t lines_ = 0;
 };
 
@@ -225,13 +227,22 @@ class Loader {
       target_.layouts = std::move(part.layouts());
       const bool stopped = part.has_faults();
       const std::size_t before = std::exchange(lines, lines + part.lines());
+      if (!part.file_fault().empty()) refuse_file(part.file_fault());
       std::move(part).append_faults(before, faults_);
       // A part that was not read to its end does not know how many lines it has.
       if (stopped) return;
     }
     if (rows_.size() > kMaxRows)
-      faults_.push_back(
-          {.file = lines_file_, .reason = "more than " + std::to_string(kMaxRows) + " entries"});
+      refuse_file("has more than " + std::to_string(kMaxRows) + " entries");
+  }
+
+  // By the place that names it: the file itself may not be there.
+  void refuse_file(const std::string& reason) {
+    faults_.push_back({.file = file_,
+                       .line = spec_.location.line,
+                       .column = spec_.location.column,
+                       .pointer = spec_.pointer + "/entriesFrom",
+                       .reason = lines_file_ + ": " + reason});
   }
 
   void refuse_repeated() {

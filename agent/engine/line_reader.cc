@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/engine/line_reader.h"
 
-#include <cerrno>
 #include <cstring>
+#include <span>
 
 namespace mapgate::engine {
 
 std::expected<LineReader, std::string> LineReader::open(const std::string& path,
                                                         std::size_t max_line, Part part) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) return std::unexpected(std::string("cannot be opened: ") + std::strerror(errno));
-  LineReader reader(std::move(stream), max_line, part);
+  auto file = policy::RegularFile::open(path);
+  if (!file) return std::unexpected(std::move(file.error()));
+  LineReader reader(std::move(*file), max_line, part);
   if (part.begin == 0) return reader;
   // The line that the byte before belongs to is another part's, and if it is too long, its fault.
-  reader.offset_ = part.begin - 1;
-  reader.stream_.seekg(static_cast<std::streamoff>(reader.offset_));
+  reader.offset_ = reader.read_offset_ = part.begin - 1;
   reader.part_.end = UINT64_MAX;
   const auto line = reader.next();
   reader.part_.end = line && *line ? part.end : 0;
@@ -45,10 +44,12 @@ std::expected<void, std::string> LineReader::fill() {
   std::memmove(buffer_.data(), buffer_.data() + start_, end_ - start_);
   end_ -= start_;
   start_ = 0;
-  stream_.read(buffer_.data() + end_, static_cast<std::streamsize>(buffer_.size() - end_));
-  if (stream_.bad()) return std::unexpected(std::string("cannot be read: ") + std::strerror(errno));
-  end_ += static_cast<std::size_t>(stream_.gcount());
-  at_end_ = stream_.eof();
+  const std::span<char> room = std::span(buffer_).subspan(end_);
+  const auto count = file_.read(read_offset_, room);
+  if (!count) return std::unexpected(count.error());
+  read_offset_ += *count;
+  end_ += *count;
+  at_end_ = *count < room.size();
   return {};
 }
 

@@ -4,12 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <expected>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "agent/policy/regular_file.h"
 
 namespace mapgate::engine {
 
@@ -32,8 +33,8 @@ class LineReader {
   [[nodiscard]] std::expected<std::optional<std::string_view>, std::string> next();
 
  private:
-  LineReader(std::ifstream stream, std::size_t max_line, Part part)
-      : stream_(std::move(stream)),
+  LineReader(policy::RegularFile file, std::size_t max_line, Part part)
+      : file_(std::move(file)),
         max_line_(max_line),
         part_(part),
         buffer_(kChunk + max_line + 1) {}
@@ -42,10 +43,11 @@ class LineReader {
 
   static constexpr std::size_t kChunk = std::size_t{1} << 20;
 
-  std::ifstream stream_;
+  policy::RegularFile file_;
   std::size_t max_line_;
   Part part_;
-  std::uint64_t offset_ = 0;  // in the file, of what has not been handed out
+  std::uint64_t offset_ = 0;       // in the file, of what has not been handed out
+  std::uint64_t read_offset_ = 0;  // in the file, of what has not been read
   std::vector<char> buffer_;
   std::size_t start_ = 0;  // of what has not been handed out
   std::size_t end_ = 0;

@@ -5,13 +5,13 @@
 #include <array>
 #include <charconv>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <set>
 #include <system_error>
 #include <utility>
 
 #include "agent/policy/name.h"
+#include "agent/policy/regular_file.h"
 #include "agent/policy/spec_fields.h"
 #include "agent/policy/spec_maps.h"
 #include "bpf/abi.h"
@@ -533,18 +533,12 @@ std::expected<Spec, std::vector<SpecError>> parse_spec(std::string_view text, Sp
 }
 
 std::expected<Spec, std::vector<SpecError>> load_spec(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) {
-    return std::unexpected(
-        file_error(file.native(), std::string("cannot be opened: ") + std::strerror(errno)));
-  }
+  const auto opened = RegularFile::open(file.native());
+  if (!opened) return std::unexpected(file_error(file.native(), opened.error()));
   std::string text(kMaxSpecBytes + 1, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (stream.bad()) {
-    return std::unexpected(
-        file_error(file.native(), std::string("cannot be read: ") + std::strerror(errno)));
-  }
-  text.resize(static_cast<std::size_t>(stream.gcount()));
+  const auto size = opened->read(0, text);
+  if (!size) return std::unexpected(file_error(file.native(), size.error()));
+  text.resize(*size);
   return parse_spec(text, detect_format(file, text), file.native());
 }
 

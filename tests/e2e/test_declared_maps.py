@@ -2,6 +2,7 @@
 """Maps of other programs, kept at what the spec declares."""
 
 import json
+import os
 import subprocess
 
 import harness
@@ -271,6 +272,18 @@ class PinsTest(DeclaredMapsTest):
         self.assertIn("evicts", self.status("lru")["error"])
         self.assertEqual("in sync", self.status("limits")["state"])
 
+    def test_a_map_whose_elements_have_no_bytes_is_refused_with_the_reason(self):
+        self.world.run("bpftool", "map", "create", self.pin("rb"), "type", "ringbuf", "key", "0", "value", "0",
+                       "entries", "4096", "name", "rb")
+        ring_buffer, limits = self.declare("rb"), self.declare("limits", LIMITS)
+        self.start(ring_buffer, limits)
+        self.assertEqual("failed", self.status("rb")["state"])
+        self.assertIn("are not supported", self.status("rb")["error"])
+        self.reload(self.declare("rb", [{"key": "0x", "value": "0x"}]), limits)
+        self.assertEqual("failed", self.status("rb")["state"])
+        self.assertIn("are not supported", self.status("rb")["error"])
+        self.assertEqual("in sync", self.status("limits")["state"])
+
     def test_what_does_not_fit_is_named_row_by_row(self):
         entries = [{"key": {"prefixlen": 32, "addr": f"10.0.0.{i}"}, "value": i} for i in range(20)]
         self.start(self.created(entries=entries))
@@ -389,6 +402,33 @@ class RefusedTest(DeclaredMapsTest):
         checked = self.world.run(harness.binary("mapgated"), "--check", "--spec", self.daemon.spec, check=False)
         self.assertEqual((4, f"{path}:2:21: /value: expected an integer in 0..4294967295\n"),
                          (checked.returncode, checked.stderr))
+
+    def test_a_file_that_is_no_regular_file_is_refused_at_once(self):
+        fifo = self.world.folder / "fifo"
+        os.mkfifo(fifo)
+        for path in (fifo, "/dev/null", "/dev/zero", self.world.folder):
+            with self.subTest(path=str(path)):
+                spec = {"formatVersion": 1,
+                        "maps": [self.declare("limits", entriesFrom=str(path), layout={"key": "u32", "value": "u64"})]}
+                self.assert_refused(f"/maps/0/entriesFrom: {path}: is not a regular file", *spec["maps"])
+                checked = self.world.run(harness.binary("mapgated"), "--check", "--spec", self.daemon.spec,
+                                         check=False, timeout=20)
+                self.assertEqual(4, checked.returncode)
+                self.assertIn(f"/maps/0/entriesFrom: {path}: is not a regular file", checked.stderr)
+                checked = self.world.run(harness.binary("mapgated"), "--check", "--spec", path, check=False,
+                                         timeout=20)
+                self.assertEqual((4, f"{path}: is not a regular file\n"), (checked.returncode, checked.stderr))
+
+    def test_a_file_that_does_not_exist_is_named_with_the_map(self):
+        text = self.assert_refused("/maps/0/entriesFrom: /nosuch.jsonl: cannot be opened: No such file or directory",
+                                   self.declare("limits", entriesFrom="/nosuch.jsonl"))
+        self.assertNotIn(":0:", text)
+
+    def test_to_read_a_map_that_nobody_declared_is_an_error_that_names_those_that_are(self):
+        typo = self.daemon.ctl("get", "--map", "flow", check=False)
+        self.assertEqual(4, typo.returncode)
+        self.assertIn("there is no map flow; the spec declares flows", typo.stderr)
+        self.assertEqual(0, self.daemon.ctl("get", "--map", "mg_ports").returncode)
 
     def test_a_line_that_is_too_long_is_refused(self):
         path = self.write_lines(['{"key": 1, "value": 1}', '{"key": 2, "value": ' + " " * 70_000 + "2}"])

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/engine/line_reader.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -80,6 +81,16 @@ TEST_F(LineReaderTest, SaysWhyAFileCannotBeOpened) {
   const auto reader = LineReader::open(path_ + "/nowhere", 100, {});
   ASSERT_FALSE(reader);
   EXPECT_EQ(reader.error(), "cannot be opened: No such file or directory");
+}
+
+TEST_F(LineReaderTest, RefusesWhatWouldNotEndOrKeepItWaiting) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  for (const std::string& path : {path_, std::string("/dev/null"), std::string("/dev/zero"),
+                                  std::string("/proc/self")}) {
+    const auto reader = LineReader::open(path, 100, {});
+    ASSERT_FALSE(reader) << path;
+    EXPECT_EQ(reader.error(), "is not a regular file");
+  }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -498,7 +499,13 @@ TEST_F(LoadSpec, SaysWhyAFileCannotBeRead) {
               ElementsAre(file + ": cannot be opened: No such file or directory"));
   const std::string directory = directory_;
   EXPECT_THAT(faults(load_spec(directory)),
-              ElementsAre(directory + ": cannot be read: Is a directory"));
+              ElementsAre(directory + ": is not a regular file"));
+}
+
+TEST_F(LoadSpec, DoesNotWaitForTheWriterOfAFifo) {
+  const std::string fifo = directory_ / "fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_THAT(faults(load_spec(fifo)), ElementsAre(fifo + ": is not a regular file"));
 }
 
 TEST_F(LoadSpec, RefusesFilesThatAreTooLarge) {

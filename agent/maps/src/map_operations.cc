@@ -10,10 +10,8 @@
 #include "agent/maps/src/target_map.h"
 
 namespace mapgate::maps {
-namespace {
 
-// Why desired state cannot live in such a map; empty if it can.
-std::string unsuitable(const MapInfo& info, const MapInfo* inner) {
+std::string MapOperations::unsuitable(const MapInfo& info, const MapInfo* inner) {
   switch (info.type) {
     case BPF_MAP_TYPE_HASH:
     case BPF_MAP_TYPE_LPM_TRIE:
@@ -39,8 +37,6 @@ std::string unsuitable(const MapInfo& info, const MapInfo* inner) {
     return "values of " + std::to_string(info.value_size) + " bytes are not supported";
   return {};
 }
-
-}  // namespace
 
 std::uint64_t MapStatus::room() const {
   return info.max_entries - std::min<std::uint64_t>(entries, info.max_entries);

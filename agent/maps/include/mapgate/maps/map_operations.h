@@ -76,7 +76,10 @@ class MapOperations final : public reconciler::Operations<RowKey, RowValue> {
     std::map<MapIndex, MapInfo> inner_maps = {};
   };
 
-  // Refuses map types that it cannot keep, with the reason. Asks the kernel what it can do for each
+  // Why such a map cannot be kept, its type or its sizes; empty if it can. `inner` is how the inner
+  // maps of a map of maps are made.
+  [[nodiscard]] static std::string unsuitable(const MapInfo& info, const MapInfo* inner = nullptr);
+  // Refuses maps that it cannot keep, with the reason. Asks the kernel what it can do for each
   // map.
   [[nodiscard]] static std::expected<MapOperations, MapError> create(std::vector<Map> maps,
                                                                      MapCalls& calls,
