@@ -44,6 +44,20 @@ inline Operation erase(std::uint32_t key, MapIndex map = 0) {
   return {RowKey::of(map, key), std::nullopt};
 }
 
+inline MapInfo hash_info(std::uint32_t max_entries) {
+  return {.type = BPF_MAP_TYPE_HASH,
+          .key_size = 4,
+          .value_size = 8,
+          .max_entries = max_entries,
+          .name = "mg_test"};
+}
+inline MapInfo trie_info(std::uint32_t max_entries) {
+  MapInfo info = hash_info(max_entries);
+  info.type = BPF_MAP_TYPE_LPM_TRIE;
+  info.key_size = 8;
+  return info;
+}
+
 std::vector<Result> carry_out(reconciler::Operations<RowKey, RowValue>& operations,
                               const std::vector<Operation>& batch);
 

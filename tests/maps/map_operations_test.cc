@@ -17,14 +17,6 @@ using namespace std::chrono_literals;
 using reconciler::ErrorClass;
 using testing::HasSubstr;
 
-MapInfo hash_info(std::uint32_t max_entries = 1000) {
-  return {.type = BPF_MAP_TYPE_HASH,
-          .key_size = 4,
-          .value_size = 8,
-          .max_entries = max_entries,
-          .name = "mg_test"};
-}
-
 std::vector<Operation> writes(std::uint32_t count, bool held = false) {
   std::vector<Operation> batch;
   for (std::uint32_t key = 0; key < count; ++key) {
@@ -53,7 +45,7 @@ std::vector<std::size_t> failed(const std::vector<Result>& results) {
 
 class MapOperationsTest : public testing::Test {
  protected:
-  FakeMapCalls calls{hash_info()};
+  FakeMapCalls calls{hash_info(1000)};
   MapOperations operations = calls.operations();
 
   [[nodiscard]] std::uint64_t errors(ErrorClass error_class) const {
@@ -160,7 +152,7 @@ TEST_F(BatchResults, EnomemOfOneElementIsThatElementsAlone) {
 }
 
 TEST(MapOperationsCapabilities, WithoutBatchCallsEveryElementGoesSingly) {
-  FakeMapCalls calls(hash_info());
+  FakeMapCalls calls(hash_info(1000));
   calls.update_batch_missing = calls.remove_batch_missing = calls.lookup_batch_missing = 524;
   MapOperations operations = calls.operations();
   EXPECT_FALSE(operations.status()[0].update_batch);
@@ -212,10 +204,7 @@ TEST(MapOperationsCapacity, WritesThatOverflowGetTheRoomThatTheBatchsDeletesMake
 }
 
 TEST(MapOperationsCapacity, ATrieIsFullWithEnospc) {
-  MapInfo info = hash_info(2);
-  info.type = BPF_MAP_TYPE_LPM_TRIE;
-  info.key_size = 8;
-  FakeMapCalls calls(info);
+  FakeMapCalls calls(trie_info(2));
   MapOperations operations = calls.operations();
   std::vector<Operation> batch;
   for (std::uint64_t i = 0; i < 3; ++i)
@@ -228,10 +217,7 @@ TEST(MapOperationsCapacity, ATrieIsFullWithEnospc) {
 
 // Before the fixes of December 2024.
 TEST(MapOperationsCapacity, AFullTrieThatRefusesToReplaceAnElementParksTheRow) {
-  MapInfo info = hash_info(1);
-  info.type = BPF_MAP_TYPE_LPM_TRIE;
-  info.key_size = 8;
-  FakeMapCalls calls(info);
+  FakeMapCalls calls(trie_info(1));
   MapOperations operations = calls.operations();
   const RowKey key = RowKey::of(0, std::uint64_t{32});
   ASSERT_TRUE(failed(carry_out(operations, {{key, row_value(std::uint64_t{1})}})).empty());
@@ -296,10 +282,7 @@ TEST_F(MapOperationsTest, RowsThatDoNotFitTheMapAreRefusedAndTheOthersCarriedOut
 }
 
 TEST(MapOperationsTrie, RefusesKeysThatAreNotCanonical) {
-  MapInfo info = hash_info();
-  info.type = BPF_MAP_TYPE_LPM_TRIE;
-  info.key_size = 8;
-  FakeMapCalls calls(info);
+  FakeMapCalls calls(trie_info(1000));
   MapOperations operations = calls.operations();
   struct Key {
     std::uint32_t prefix_length;
@@ -424,7 +407,7 @@ TEST(BatchTime, ShrinksAtOnceWhenElementsBecomeDearer) {
 class UnsuitableMap : public testing::TestWithParam<std::pair<bpf_map_type, const char*>> {};
 
 TEST_P(UnsuitableMap, IsRefusedWithTheReason) {
-  MapInfo info = hash_info();
+  MapInfo info = hash_info(1000);
   info.type = GetParam().first;
   FakeMapCalls calls(info);
   std::vector<Map> maps;

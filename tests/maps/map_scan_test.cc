@@ -19,14 +19,6 @@ using namespace std::chrono_literals;
 using reconciler::ErrorClass;
 using Entries = std::vector<std::pair<RowKey, RowValue>>;
 
-MapInfo hash_info(std::uint32_t max_entries = 5000) {
-  return {.type = BPF_MAP_TYPE_HASH,
-          .key_size = 4,
-          .value_size = 8,
-          .max_entries = max_entries,
-          .name = "mg_test"};
-}
-
 std::expected<Entries, reconciler::OperationError> scan(MapOperations& operations,
                                                         std::size_t max = 300) {
   if (auto begun = operations.scan_begin(); !begun) return std::unexpected(begun.error());
@@ -62,7 +54,7 @@ void expect_all(const Entries& entries, std::uint32_t count) {
 class ScanBy : public testing::TestWithParam<bool> {
  protected:
   ScanBy() { calls.lookup_batch_missing = GetParam() ? 0 : 524; }  // a hash: by buckets, or by keys
-  FakeMapCalls calls{hash_info()};
+  FakeMapCalls calls{hash_info(5000)};
 };
 
 INSTANTIATE_TEST_SUITE_P(LookupBatch, ScanBy, testing::Values(true));
@@ -195,7 +187,7 @@ TEST_P(ScanBy, FindsTheRestWhenItsPlaceAndWhatFollowsIsDeleted) {
 
 class LookupBatch : public testing::Test {
  protected:
-  FakeMapCalls calls{hash_info()};
+  FakeMapCalls calls{hash_info(5000)};
 };
 
 TEST_F(LookupBatch, DoublesItsRoomWhenABucketDoesNotFit) {
@@ -272,7 +264,7 @@ TEST_F(LookupBatch, StaysWithinTheTimeLimit) {
 
 // The kernel's cursor has four bytes; the fake writes as many, and a sanitizer watches.
 TEST(LookupBatchCursor, FitsThoughAKeyIsShorter) {
-  MapInfo info = hash_info();
+  MapInfo info = hash_info(5000);
   info.key_size = 2;
   FakeMapCalls calls(info);
   for (std::uint16_t key = 0; key < 600; ++key)
@@ -284,7 +276,7 @@ TEST(LookupBatchCursor, FitsThoughAKeyIsShorter) {
 }
 
 TEST(ScanByNextKey, AnElementThatVanishesUnderItDoesNotSetItBack) {
-  FakeMapCalls calls(hash_info());
+  FakeMapCalls calls(hash_info(5000));
   calls.lookup_batch_missing = 524;
   fill(calls, 500);
   calls.before_lookup = [&](const Bytes& key) {
@@ -300,9 +292,7 @@ TEST(ScanByNextKey, AnElementThatVanishesUnderItDoesNotSetItBack) {
 }
 
 TEST(ScanOfATrie, ShowsKeysInCanonicalForm) {
-  MapInfo info = hash_info();
-  info.type = BPF_MAP_TYPE_LPM_TRIE;
-  info.key_size = 8;
+  const MapInfo info = trie_info(5000);
   struct Key {
     std::uint32_t prefix_length;
     std::array<std::uint8_t, 4> data;

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "agent/policy/spec.h"
+#include "tests/policy/fixture.h"
 
 namespace mapgate::policy {
 namespace {
@@ -16,16 +16,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-std::expected<Spec, std::vector<SpecError>> parse(std::string_view text) {
+Parsed parse(std::string_view text) {
   return parse_spec(text, SpecFormat::kYaml, "/etc/mapgate/spec.yaml");
-}
-
-std::vector<std::string> faults(std::string_view text) {
-  std::vector<std::string> texts;
-  const auto parsed = parse(text);
-  if (parsed) return texts;
-  for (const SpecError& error : parsed.error()) texts.push_back(error.to_string());
-  return texts;
 }
 
 // A spec with one map, its fields on the third line.
@@ -84,7 +76,7 @@ class SpecMapsFault : public testing::TestWithParam<Fault> {};
 
 TEST_P(SpecMapsFault, IsRefusedWithItsPlace) {
   const auto& [fields, place, reason] = GetParam();
-  const auto found = faults(one_map(fields));
+  const auto found = faults(parse(one_map(fields)));
   ASSERT_FALSE(found.empty());
   EXPECT_THAT(found.front(), HasSubstr("/etc/mapgate/spec.yaml:3:"));
   EXPECT_THAT(found.front(), HasSubstr(": /maps/0" + std::string(place) + ": "));
@@ -130,20 +122,20 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(SpecMaps, MustHaveANameAndAPin) {
   EXPECT_THAT(
-      faults("formatVersion: 1\nmaps: [{}]\n"),
+      faults(parse("formatVersion: 1\nmaps: [{}]\n")),
       ElementsAre(HasSubstr("the field name is missing"), HasSubstr("the field pin is missing")));
-  EXPECT_THAT(faults("formatVersion: 1\nmaps: [{name: a b, pin: bpf/x}]\n"),
+  EXPECT_THAT(faults(parse("formatVersion: 1\nmaps: [{name: a b, pin: bpf/x}]\n")),
               ElementsAre(HasSubstr("/maps/0/name: "), HasSubstr("is not an absolute path")));
-  EXPECT_THAT(faults("formatVersion: 1\nmaps: [{name: mg_addresses, pin: /sys/fs/bpf/}]\n"),
+  EXPECT_THAT(faults(parse("formatVersion: 1\nmaps: [{name: mg_addresses, pin: /sys/fs/bpf/}]\n")),
               ElementsAre(HasSubstr("mapgate's own maps"), HasSubstr("is a folder")));
 }
 
 TEST(SpecMaps, OfTheSameNameOrPinAreRefusedNamingBothPlaces) {
-  EXPECT_THAT(faults(R"(formatVersion: 1
+  EXPECT_THAT(faults(parse(R"(formatVersion: 1
 maps:
   - {name: a, pin: /sys/fs/bpf/a}
   - {name: a, pin: /sys/fs/bpf/./a}
-)"),
+)")),
               ElementsAre(HasSubstr("spec.yaml:4:12: /maps/1/name: the name \"a\" is given twice, "
                                     "first at /maps/0/name"),
                           HasSubstr("/maps/1/pin: the pin \"/sys/fs/bpf/a\" is given twice, first "
@@ -151,8 +143,9 @@ maps:
 }
 
 TEST(SpecMaps, ASpecOfNeitherPolicyNorMapsIsRefused) {
-  EXPECT_THAT(faults("formatVersion: 1\nmaps: []\n"), IsEmpty());
-  EXPECT_THAT(faults("formatVersion: 1\n"), ElementsAre(HasSubstr("the field policy is missing")));
+  EXPECT_THAT(faults(parse("formatVersion: 1\nmaps: []\n")), IsEmpty());
+  EXPECT_THAT(faults(parse("formatVersion: 1\n")),
+              ElementsAre(HasSubstr("the field policy is missing")));
 }
 
 }  // namespace

@@ -16,6 +16,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/policy/fixture.h"
+
 namespace mapgate::policy {
 namespace {
 
@@ -24,8 +26,6 @@ using std::chrono::seconds;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
-
-using Parsed = std::expected<Spec, std::vector<SpecError>>;
 
 Parsed yaml(std::string_view text) {
   return parse_spec(text, SpecFormat::kYaml, "web.yaml");
@@ -38,13 +38,6 @@ Spec accepted(const Parsed& parsed) {
   if (parsed) return *parsed;
   for (const SpecError& error : parsed.error()) ADD_FAILURE() << error.to_string();
   return {};
-}
-
-std::vector<std::string> faults(const Parsed& parsed) {
-  std::vector<std::string> texts;
-  if (parsed) return texts;
-  for (const SpecError& error : parsed.error()) texts.push_back(error.to_string());
-  return texts;
 }
 
 // A whole spec around the inside of one workload, in YAML's flow style on the third line.
@@ -498,8 +491,7 @@ TEST_F(LoadSpec, SaysWhyAFileCannotBeRead) {
   EXPECT_THAT(faults(load_spec(file)),
               ElementsAre(file + ": cannot be opened: No such file or directory"));
   const std::string directory = directory_;
-  EXPECT_THAT(faults(load_spec(directory)),
-              ElementsAre(directory + ": is not a regular file"));
+  EXPECT_THAT(faults(load_spec(directory)), ElementsAre(directory + ": is not a regular file"));
 }
 
 TEST_F(LoadSpec, DoesNotWaitForTheWriterOfAFifo) {

@@ -7,17 +7,21 @@ namespace {
 class ResyncTest : public ReconcilerTest {
  protected:
   [[nodiscard]] ResyncStatus resync() const { return reconciler.progress().resync; }
+  // Others changed 2, removed 3, and added 9; the target's log has what the resync does about it.
+  void resync_a_damaged_target() {
+    for (int i = 1; i <= 5; ++i) put(i, "right");
+    settle();
+    target.held[2] = "wrong";
+    target.held.erase(3);
+    target.held[9] = "unknown";
+    target.log.clear();
+    reconciler.request_resync();
+    settle();
+  }
 };
 
 TEST_F(ResyncTest, RepairsWhatIsWrongOrMissingAndRemovesWhatIsUnknown) {
-  for (int i = 1; i <= 5; ++i) put(i, "right");
-  settle();
-  target.held[2] = "wrong";
-  target.held.erase(3);
-  target.held[9] = "unknown";
-  target.log.clear();
-  reconciler.request_resync();
-  settle();
+  resync_a_damaged_target();
   EXPECT_EQ(target.held.size(), 5U);
   for (const auto& [key, value] : target.held) EXPECT_EQ(value, "right");
   EXPECT_EQ(target.log.size(), 3U) << "what is right is not touched";
@@ -285,14 +289,7 @@ TEST_F(ResyncTest, OperationsSayWhetherTheTargetHoldsTheirKey) {
 }
 
 TEST_F(ResyncTest, WhetherTheTargetHoldsAKeyIsLearnedFromTheScan) {
-  for (int i = 1; i <= 3; ++i) put(i, "right");
-  settle();
-  target.held[2] = "wrong";
-  target.held.erase(3);
-  target.held[9] = "unknown";
-  target.log.clear();
-  reconciler.request_resync();
-  settle();
+  resync_a_damaged_target();
   ASSERT_EQ(target.log.size(), 3U);
   for (const auto& op : target.log) EXPECT_EQ(op.held, op.key != 3) << op.key;
 }

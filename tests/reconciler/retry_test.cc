@@ -7,6 +7,16 @@ namespace {
 
 class RetryTest : public ReconcilerTest {
  protected:
+  // Row 1 fails once in target 0, which nothing but a change of that target ends.
+  void expect_row_1_waits_for_target_0_to_change() {
+    reconciler.target_changed(1);  // another one
+    settle();
+    EXPECT_EQ(target.attempts(1), 1);
+    reconciler.target_changed(0);
+    settle();
+    EXPECT_EQ(target.held[1], "a");
+  }
+
   // When each attempt at `key` is made, in the time until `duration` from now.
   std::vector<Duration> attempt_times(int key, Duration duration) {
     std::vector<Duration> times;
@@ -135,12 +145,7 @@ TEST_F(RetryTest, APermanentFailureWaitsForAChangeOfTheTarget) {
   target.fail(1, permanent(), 1);
   put(1, "a");
   run_for(3600s);
-  reconciler.target_changed(1);  // another one
-  settle();
-  EXPECT_EQ(target.attempts(1), 1);
-  reconciler.target_changed(0);
-  settle();
-  EXPECT_EQ(target.held[1], "a");
+  expect_row_1_waits_for_target_0_to_change();
 }
 
 TEST_F(RetryTest, ARowWithoutRoomIsTriedAtOnceWhenTheTargetChanges) {
@@ -148,12 +153,7 @@ TEST_F(RetryTest, ARowWithoutRoomIsTriedAtOnceWhenTheTargetChanges) {
   put(1, "a");
   settle();
   EXPECT_EQ(reconciler.progress().parked, 1U);
-  reconciler.target_changed(1);  // another one
-  settle();
-  EXPECT_EQ(target.attempts(1), 1);
-  reconciler.target_changed(0);
-  settle();
-  EXPECT_EQ(target.held[1], "a");
+  expect_row_1_waits_for_target_0_to_change();
   EXPECT_EQ(reconciler.progress().parked, 0U);
 }
 

@@ -119,6 +119,31 @@ std::vector<mg_denial> DatapathTest::denials() {
   return result;
 }
 
+void EnforcedWorkloadTest::SetUp() {
+  DatapathTest::SetUp();
+  if (!datapath_) return;
+  server_ = test::serve(SOCK_DGRAM, Endpoint("0.0.0.0", 0));
+  port_ = Endpoint::local_of(server_.get()).port();
+  learn(kIpv4World.allowed, kFirstSet);
+  add_all_ports(kFirstSet);
+}
+
+int EnforcedWorkloadTest::send_to(std::string_view address) {
+  return in_workload([&] { return udp_send({address, port_}); });
+}
+
+void EnforcedWorkloadTest::expect_enforced() {
+  EXPECT_EQ(send_to(kIpv4World.allowed), 0);
+  EXPECT_EQ(send_to(kIpv4World.forbidden), EPERM);
+}
+
+void EnforcedWorkloadTest::reopen(const Options& with) {
+  datapath_.reset();
+  auto opened = Datapath::open(with);
+  ASSERT_TRUE(opened) << opened.error().message();
+  datapath_.emplace(std::move(*opened));
+}
+
 int tcp_connect(const Endpoint& to) {
   UniqueFd socket(::socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   return ::connect(socket.get(), to.address(), to.size()) == 0 ? 0 : errno;
@@ -145,6 +170,13 @@ int send_raw(int family, int protocol, const Endpoint& to, std::string_view byte
   if (!socket) return errno;
   return ::sendto(socket.get(), bytes.data(), bytes.size(), 0, to.address(), to.size()) < 0 ? errno
                                                                                             : 0;
+}
+
+bpf_map_info info_of(int fd) {
+  bpf_map_info info{};
+  std::uint32_t size = sizeof info;
+  EXPECT_EQ(bpf_obj_get_info_by_fd(fd, &info, &size), 0);
+  return info;
 }
 
 bool received(int socket) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <linux/bpf.h>
 
 #include <cstdint>
 #include <functional>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "agent/datapath/datapath.h"
+#include "agent/datapath/unique_fd.h"
 #include "tests/support/child.h"
 #include "tests/support/network.h"
 #include "tests/support/temporary_bpffs.h"
@@ -66,6 +68,22 @@ class DatapathTest : public ::testing::Test {
   std::optional<Datapath> datapath_;
 };
 
+// A datapath whose workload may send to kIpv4World.allowed, and a server that would take what comes
+// from it at every address.
+class EnforcedWorkloadTest : public DatapathTest {
+ protected:
+  void SetUp() override;
+
+  // In the workload: 0 or the errno.
+  [[nodiscard]] int send_to(std::string_view address);
+  void expect_enforced();
+  void reopen(const Options& with);
+  void reopen() { reopen(options()); }
+
+  UniqueFd server_;
+  std::uint16_t port_ = 0;  // the server's
+};
+
 [[nodiscard]] inline const World& world_of(int family) {
   return family == AF_INET ? kIpv4World : kIpv6World;
 }
@@ -86,6 +104,9 @@ int udp_send(const test::Endpoint& to);              // sendto() on an unconnect
 int udp_connect(const test::Endpoint& to);           // connect() only
 int udp_connect_and_send(const test::Endpoint& to);  // connect() and send()
 int send_raw(int family, int protocol, const test::Endpoint& to, std::string_view bytes);
+
+// Of a map.
+bpf_map_info info_of(int fd);
 
 // Did a datagram arrive at this socket? Loopback delivers before the sender's call returns.
 bool received(int socket);

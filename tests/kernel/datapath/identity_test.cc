@@ -14,8 +14,6 @@ namespace mapgate::datapath {
 namespace {
 
 namespace fs = std::filesystem;
-using test::Endpoint;
-using test::serve;
 using testing::Contains;
 using testing::Each;
 using testing::HasSubstr;
@@ -24,36 +22,8 @@ using testing::SizeIs;
 
 constexpr std::size_t kAllCgroups = 100;
 
-std::uint32_t map_id(int fd) {
-  bpf_map_info info{};
-  std::uint32_t size = sizeof info;
-  return bpf_obj_get_info_by_fd(fd, &info, &size) == 0 ? info.id : 0;
-}
-
-class IdentityTest : public DatapathTest {
+class IdentityTest : public EnforcedWorkloadTest {
  protected:
-  void SetUp() override {
-    DatapathTest::SetUp();
-    if (!datapath_) return;
-    server_ = serve(SOCK_DGRAM, Endpoint("0.0.0.0", 0));
-    port_ = Endpoint::local_of(server_.get()).port();
-    learn(kIpv4World.allowed, kFirstSet);
-    add_all_ports(kFirstSet);
-  }
-
-  int send_to(std::string_view address) {
-    return in_workload([&] { return udp_send({address, port_}); });
-  }
-  void expect_enforced() {
-    EXPECT_EQ(send_to(kIpv4World.allowed), 0);
-    EXPECT_EQ(send_to(kIpv4World.forbidden), EPERM);
-  }
-  void reopen() {
-    datapath_.reset();
-    auto opened = Datapath::open(options());
-    ASSERT_TRUE(opened) << opened.error().message();
-    datapath_.emplace(std::move(*opened));
-  }
   void expect_nothing_left_to_repair() {
     const Inspection again = datapath_->inspect(kAllCgroups);
     EXPECT_THAT(again.repaired, IsEmpty());
@@ -67,7 +37,7 @@ class IdentityTest : public DatapathTest {
     return options().bpffs / "maps" / name;
   }
   [[nodiscard]] std::uint32_t pinned_map(std::string_view name) const {
-    return map_id(UniqueFd(bpf_obj_get(map_pin(name).c_str())).get());
+    return info_of(UniqueFd(bpf_obj_get(map_pin(name).c_str())).get()).id;
   }
   // Somebody else's map in the place of a pin.
   void pin_foreign_map(std::string_view name, std::uint32_t value_size) const {
@@ -76,9 +46,6 @@ class IdentityTest : public DatapathTest {
     fs::remove(map_pin(name));
     ASSERT_EQ(bpf_obj_pin(foreign.get(), map_pin(name).c_str()), 0) << errno;
   }
-
-  UniqueFd server_;
-  std::uint16_t port_ = 0;
 };
 
 TEST_F(IdentityTest, NothingIsRepairedWhereNothingIsWrong) {
@@ -134,7 +101,7 @@ TEST_F(IdentityTest, AStartTakesTheMapsThatTheProgramsUseNotWhatIsPinnedInTheirP
   EXPECT_EQ(pinned_map(kAddressesMap), addresses);
   EXPECT_EQ(pinned_map(kPortsMap), ports);
   EXPECT_EQ(pinned_map(kPrefixesMap), prefixes);
-  EXPECT_EQ(map_id(datapath_->map_fd(kAddressesMap)), addresses);
+  EXPECT_EQ(info_of(datapath_->map_fd(kAddressesMap)).id, addresses);
   expect_enforced();
 }
 
@@ -155,7 +122,7 @@ TEST_F(IdentityTest, AForeignPinThatNoProgramUsesIsReplacedAtAStart) {
   fs::create_directories(options().bpffs / "maps");
   pin_foreign_map(kAddressesMap, 64);
   reopen();
-  EXPECT_EQ(pinned_map(kAddressesMap), map_id(datapath_->map_fd(kAddressesMap)));
+  EXPECT_EQ(pinned_map(kAddressesMap), info_of(datapath_->map_fd(kAddressesMap)).id);
 }
 
 TEST_F(IdentityTest, ADetachedProgramIsAttachedAgain) {

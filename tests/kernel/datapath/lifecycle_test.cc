@@ -20,32 +20,8 @@ using test::serve;
 
 constexpr std::size_t kPrograms = 10;
 
-class LifecycleTest : public DatapathTest {
+class LifecycleTest : public EnforcedWorkloadTest {
  protected:
-  void SetUp() override {
-    DatapathTest::SetUp();
-    if (!datapath_) return;
-    server_ = serve(SOCK_DGRAM, Endpoint("0.0.0.0", 0));
-    port_ = Endpoint::local_of(server_.get()).port();
-    learn(kIpv4World.allowed, kFirstSet);
-    add_all_ports(kFirstSet);
-  }
-
-  int send_to(std::string_view address) {
-    return in_workload([&] { return udp_send({address, port_}); });
-  }
-  void expect_enforced() {
-    EXPECT_EQ(send_to(kIpv4World.allowed), 0);
-    EXPECT_EQ(send_to(kIpv4World.forbidden), EPERM);
-  }
-
-  void reopen() {
-    datapath_.reset();
-    auto opened = Datapath::open(options());
-    ASSERT_TRUE(opened) << opened.error().message();
-    datapath_.emplace(std::move(*opened));
-  }
-
   [[nodiscard]] fs::path link_directory() const {
     return options().bpffs / "links" / std::to_string(cgroup_.id());
   }
@@ -74,9 +50,6 @@ class LifecycleTest : public DatapathTest {
     UniqueFd link(bpf_obj_get((link_directory() / name).c_str()));
     ASSERT_EQ(bpf_link_detach(link.get()), 0) << errno;
   }
-
-  UniqueFd server_;
-  std::uint16_t port_ = 0;
 };
 
 TEST_F(LifecycleTest, EnforcementOutlivesTheDatapath) {

@@ -25,16 +25,8 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using test::Endpoint;
-using test::serve;
 
 constexpr std::array kDesiredMaps{kWorkloadsMap, kAddressesMap, kPrefixesMap, kPortsMap};
-
-bpf_map_info info_of(int fd) {
-  bpf_map_info info{};
-  std::uint32_t size = sizeof info;
-  EXPECT_EQ(bpf_obj_get_info_by_fd(fd, &info, &size), 0);
-  return info;
-}
 
 using Contents = std::map<std::vector<char>, std::vector<char>>;
 
@@ -51,16 +43,11 @@ Contents contents_of(int fd) {
   return contents;
 }
 
-class ReplaceMapsTest : public DatapathTest {
+class ReplaceMapsTest : public EnforcedWorkloadTest {
  protected:
   void SetUp() override {
-    DatapathTest::SetUp();
-    if (!datapath_) return;
-    server_ = serve(SOCK_DGRAM, Endpoint("0.0.0.0", 0));
-    port_ = Endpoint::local_of(server_.get()).port();
-    learn(kIpv4World.allowed, kFirstSet);
-    add_prefix(kIpv4World.other, 32, kFirstSet);
-    add_all_ports(kFirstSet);
+    EnforcedWorkloadTest::SetUp();
+    if (datapath_) add_prefix(kIpv4World.other, 32, kFirstSet);
   }
 
   void learn_many(int count) {
@@ -72,13 +59,6 @@ class ReplaceMapsTest : public DatapathTest {
     Options other = options();
     other.sizes = {.addresses = addresses, .prefixes = addresses / 2, .ports = addresses / 4};
     return other;
-  }
-
-  void reopen(const Options& with) {
-    datapath_.reset();
-    auto opened = Datapath::open(with);
-    ASSERT_TRUE(opened) << opened.error().message();
-    datapath_.emplace(std::move(*opened));
   }
 
   // With small slices, so that there is a middle to be killed in.
@@ -134,13 +114,9 @@ class ReplaceMapsTest : public DatapathTest {
     }
   }
 
-  int send_to(std::string_view address) {
-    return in_workload([&] { return udp_send({address, port_}); });
-  }
   void expect_enforced() {
-    EXPECT_EQ(send_to(kIpv4World.allowed), 0);
+    EnforcedWorkloadTest::expect_enforced();
     EXPECT_EQ(send_to(kIpv4World.other), 0);
-    EXPECT_EQ(send_to(kIpv4World.forbidden), EPERM);
   }
 
   // A client that connects all the time, until it is told to stop: 0, or 101 (what is allowed was
@@ -183,9 +159,6 @@ class ReplaceMapsTest : public DatapathTest {
     Pipe stop_;
     test::Child child_;
   };
-
-  UniqueFd server_;
-  std::uint16_t port_ = 0;
 };
 
 TEST_F(ReplaceMapsTest, ARestartWithAnotherSizeTakesEveryRowAlong) {
