@@ -372,7 +372,7 @@ OrError<void> Daemon::Parts::open_proxy(const policy::NodeSettings& node) {
 
 OrError<void> Daemon::Parts::open_control() {
   if (auto made = make_directory(options_.runtime_directory, fs::perms(0755)); !made) return made;
-  api_.emplace(control::Api::Sources{
+  api_.emplace(control::ApiSources{
       .engine = *engine_,
       .specs = *specs_,
       .declared = *declared_,

@@ -71,6 +71,11 @@ std::string describe_mode(std::uint32_t mode) {
 
 }  // namespace
 
+std::string error_text(const reconciler::RowError& error) {
+  return error.error_class == reconciler::ErrorClass::kCapacity ? "map full: " + error.text
+                                                                : error.text;
+}
+
 RowText::RowText(const policy::Allocations& allocations, const policy::MapIndices& indices)
     : indices_(indices) {
   for (const auto& [name, allocation] : allocations.workloads()) {

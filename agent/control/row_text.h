@@ -9,12 +9,16 @@
 #include <vector>
 
 #include <mapgate/maps/row.h>
+#include <mapgate/reconciler/types.h>
 #include <nlohmann/json.hpp>
 
 #include "agent/policy/allocations.h"
 #include "agent/policy/compile.h"
 
 namespace mapgate::control {
+
+// Why a row fails, in one line.
+[[nodiscard]] std::string error_text(const reconciler::RowError& error);
 
 // Rows in the words of the spec: workloads and port sets by name instead of number.
 class RowText {

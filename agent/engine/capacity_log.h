@@ -10,12 +10,6 @@
 
 namespace mapgate::engine {
 
-// A map this full is reported: there is still time to make it larger.
-inline constexpr double kNearlyFull = 0.8;
-
-// The part of a map that is taken, 0 to 1.
-[[nodiscard]] double fill_of(const maps::MapStatus& map);
-
 // Logs once when a map becomes nearly full, and once when it has room again.
 class CapacityLog {
  public:

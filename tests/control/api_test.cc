@@ -38,7 +38,7 @@ class ApiTest : public engine::test::EngineTest {
     specs->start(std::move(spec), [&](const engine::ReloadResult&) { started = true; });
     ASSERT_TRUE(run_until([&] { return started; }));
     api = std::make_unique<Api>(
-        Api::Sources{.engine = *engine,
+        ApiSources{.engine = *engine,
                      .specs = *specs,
                      .declared = *declared,
                      .map_calls = map_calls,

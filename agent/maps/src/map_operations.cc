@@ -42,9 +42,14 @@ std::uint64_t MapStatus::room() const {
   return info.max_entries - std::min<std::uint64_t>(entries, info.max_entries);
 }
 
-bool MapStatus::is_nearly_full() const {
-  if (is_array(info.type) || info.type == BPF_MAP_TYPE_ARRAY_OF_MAPS) return false;
-  return 100 * entries >= kNearlyFullPercent * info.max_entries;
+double MapStatus::fill() const {
+  return info.max_entries == 0
+             ? 0.0
+             : static_cast<double>(entries) / static_cast<double>(info.max_entries);
+}
+
+bool MapStatus::can_fill_up() const {
+  return !is_array(info.type) && info.type != BPF_MAP_TYPE_ARRAY_OF_MAPS;
 }
 
 MapOperations::MapOperations(std::vector<std::unique_ptr<TargetMap>> targets, Options options)

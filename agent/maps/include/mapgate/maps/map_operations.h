@@ -43,9 +43,18 @@ struct MapStatus {
 
   // How many more elements it takes, by `entries`. An array takes any row that it has a place for.
   [[nodiscard]] std::uint64_t room() const;
-  // At least kNearlyFullPercent of its room is taken. Never of an array.
-  [[nodiscard]] bool is_nearly_full() const;
-  static constexpr std::uint64_t kNearlyFullPercent = 80;
+  // The part of it that is taken, 0 to 1.
+  [[nodiscard]] double fill() const;
+  // There is still time to make it larger. Never of an array, which has all of its elements always.
+  [[nodiscard]] bool is_nearly_full() const { return can_fill_up() && fill() >= kNearlyFull; }
+  // Below this a map that was nearly full has room again: not at kNearlyFull itself, where one
+  // element more or less would change it each time.
+  [[nodiscard]] bool has_room_again() const { return !can_fill_up() || fill() < kRoomAgain; }
+  static constexpr double kNearlyFull = 0.8;
+  static constexpr double kRoomAgain = 0.75;
+
+ private:
+  [[nodiscard]] bool can_fill_up() const;
 };
 
 // Rows as elements of BPF maps. RowKey::map() is the index of the map in the order given to

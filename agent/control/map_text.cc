@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/control/declared_text.h"
+#include "agent/control/map_text.h"
 
 #include <algorithm>
 #include <string>
@@ -18,8 +18,8 @@ using engine::DeclaredMap;
 using engine::DeclaredMaps;
 
 constexpr std::size_t kMaxErrors = 20;
-constexpr std::size_t kScanSlice = 4096;
-constexpr std::size_t kMaxPlaces = 64 * 1024;
+constexpr std::size_t kScanSlice = 4096;       // places of a table looked at with it locked
+constexpr std::size_t kMaxPlaces = 64 * 1024;  // and in one request
 
 Json describe_faults(const std::vector<policy::SpecError>& faults) {
   Json result = Json::array();
@@ -35,24 +35,23 @@ Json describe_errors(const DeclaredMap& map) {
   return result;
 }
 
+// How full it is, and what was done to it.
+Json describe_counts(const maps::MapStatus& map) {
+  return {{"entries", map.entries}, {"max_entries", map.info.max_entries},
+          {"fill", map.fill()},     {"nearly_full", map.is_nearly_full()},
+          {"written", map.written}, {"removed", map.removed}};
+}
+
 void describe_open(const DeclaredMap& map, Json& entry) {
   const maps::MapStatus status = map.status();
   const reconciler::Progress progress = map.loop().reconciler().progress();
-  const auto max_entries = static_cast<double>(status.info.max_entries);
-  const double fill =
-      status.info.max_entries == 0 ? 0.0 : static_cast<double>(status.entries) / max_entries;
   entry["type"] = maps::describe_type(status.info.type);
   entry["id"] = status.info.id;
-  entry["entries"] = status.entries;
-  entry["max_entries"] = status.info.max_entries;
-  entry["fill"] = fill;
-  entry["nearly_full"] = status.is_nearly_full();
+  entry.update(describe_counts(status));
   entry["rows"] = {{"pending", progress.pending},
                    {"done", progress.done},
                    {"error", progress.errors},
                    {"parked", progress.parked}};
-  entry["written"] = status.written;
-  entry["removed"] = status.removed;
   entry["resync"] = {{"completed", progress.resync.completed},
                      {"adopted", progress.resync.adopted},
                      {"repaired", progress.resync.repaired},
@@ -63,6 +62,24 @@ void describe_open(const DeclaredMap& map, Json& entry) {
 }
 
 }  // namespace
+
+Json describe_maps(std::span<const maps::MapStatus> maps) {
+  Json result = Json::array();
+  for (const maps::MapStatus& map : maps) {
+    Json& described = result.emplace_back(Json{{"name", map.info.name}});
+    described.update(describe_counts(map));
+  }
+  return result;
+}
+
+std::optional<std::size_t> list_rows(const engine::Reconciler& reconciler, std::size_t from,
+                                     std::size_t limit, const Json& rows,
+                                     const engine::Reconciler::RowVisitor& visit) {
+  std::optional<std::size_t> next = from;
+  while (next && rows.size() < limit && *next - from < kMaxPlaces)
+    next = reconciler.list(*next, std::min(limit - rows.size(), kScanSlice), visit);
+  return next;
+}
 
 Json describe_declared(const DeclaredMaps& maps) {
   Json result = Json::array();
@@ -82,8 +99,6 @@ Json describe_declared(const DeclaredMaps& maps) {
 Json describe_declared_rows(const DeclaredMaps::Entry& entry, std::string_view state,
                             std::size_t from, std::size_t limit) {
   Json rows = Json::array();
-  std::optional<std::size_t> next;
-  if (entry.map) next = from;
   const auto visit = [&](const maps::RowKey& key, const std::optional<maps::RowValue>& value,
                          reconciler::Revision, const reconciler::RowStatus& status) {
     if (state != reconciler::to_string(status.state)) return;
@@ -94,9 +109,8 @@ Json describe_declared_rows(const DeclaredMaps::Entry& entry, std::string_view s
                     {"erased", status.erased},
                     {"error", status.error ? Json(status.error->text) : Json()}});
   };
-  while (next && rows.size() < limit && *next - from < kMaxPlaces)
-    next = entry.map->loop().reconciler().list(*next, std::min(limit - rows.size(), kScanSlice),
-                                               visit);
+  std::optional<std::size_t> next;
+  if (entry.map) next = list_rows(entry.map->loop().reconciler(), from, limit, rows, visit);
   return {{"map", entry.spec.name},
           {"pin", entry.spec.pin},
           {"next", next ? Json(*next) : Json()},

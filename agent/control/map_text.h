@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include <mapgate/maps/map_operations.h>
+#include <nlohmann/json.hpp>
+
+#include "agent/control/http.h"
+#include "agent/engine/declared_maps.h"
+#include "agent/engine/types.h"
+
+namespace mapgate::control {
+
+// mapgate's own maps, see docs/cli.md.
+[[nodiscard]] nlohmann::ordered_json describe_maps(std::span<const maps::MapStatus> maps);
+
+// Visits rows from place `from` on until `rows`, which the visitor fills, holds `limit` of them, or
+// enough places were looked at. Returns the place to go on from; none at the end.
+[[nodiscard]] std::optional<std::size_t> list_rows(const engine::Reconciler& reconciler,
+                                                   std::size_t from, std::size_t limit,
+                                                   const nlohmann::ordered_json& rows,
+                                                   const engine::Reconciler::RowVisitor& visit);
+
+// Of every map that the spec declares, see docs/cli.md.
+[[nodiscard]] nlohmann::ordered_json describe_declared(const engine::DeclaredMaps& maps);
+
+// A page of a declared map's rows in one state, with their errors, deletions included.
+[[nodiscard]] nlohmann::ordered_json describe_declared_rows(
+    const engine::DeclaredMaps::Entry& entry, std::string_view state, std::size_t from,
+    std::size_t limit);
+
+}  // namespace mapgate::control
