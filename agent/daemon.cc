@@ -35,7 +35,7 @@
 #include "agent/control/http_server.h"
 #include "agent/datapath/datapath.h"
 #include "agent/datapath/environment.h"
-#include "agent/datapath/unique_fd.h"
+#include "agent/unique_fd.h"
 #include "agent/dns/proxy.h"
 #include "agent/engine/datapath_binding.h"
 #include "agent/engine/datapath_keeper.h"
@@ -119,8 +119,8 @@ std::string lock_holder(int fd) {
 }
 
 // Two daemons on one set of maps would undo each other's work for ever.
-OrError<datapath::UniqueFd> lock_directory(const fs::path& directory) {
-  datapath::UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+OrError<UniqueFd> lock_directory(const fs::path& directory) {
+  UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return std::unexpected("cannot open " + directory.string() + ": " + errno_text(errno));
   if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     return std::unexpected(errno == EWOULDBLOCK
@@ -243,7 +243,7 @@ class Daemon::Parts {
   boost::asio::io_context io_;
   boost::asio::signal_set signals_;
   fs::path cgroup_root_;
-  datapath::UniqueFd lock_;
+  UniqueFd lock_;
   std::optional<datapath::Datapath> datapath_;
   maps::KernelMapCalls map_calls_;
   std::optional<maps::MapOperations> operations_;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "agent/datapath/error.h"
-#include "agent/datapath/unique_fd.h"
+#include "agent/unique_fd.h"
 
 namespace mapgate::datapath {
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "agent/datapath/error.h"
-#include "agent/datapath/unique_fd.h"
+#include "agent/unique_fd.h"
 
 namespace mapgate::datapath {
 

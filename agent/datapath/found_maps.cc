@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "agent/datapath/kernel_object.h"
-#include "agent/datapath/unique_fd.h"
+#include "agent/unique_fd.h"
 
 namespace mapgate::datapath {
 namespace {

@@ -20,34 +20,19 @@ std::string describe(const std::string& what, int error) {
 
 std::expected<RegularFile, std::string> RegularFile::open(const std::string& path) {
   // Without O_NONBLOCK, to open a FIFO waits for its writer.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-  if (fd < 0) return std::unexpected(describe("cannot be opened", errno));
-  RegularFile file(fd);
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (!fd) return std::unexpected(describe("cannot be opened", errno));
   struct stat status = {};
-  if (fstat(fd, &status) != 0) return std::unexpected(describe("cannot be opened", errno));
+  if (fstat(fd.get(), &status) != 0) return std::unexpected(describe("cannot be opened", errno));
   if (!S_ISREG(status.st_mode)) return std::unexpected("is not a regular file");
-  file.size_ = static_cast<std::uint64_t>(status.st_size);
-  return file;
-}
-
-RegularFile::RegularFile(RegularFile&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), size_(other.size_) {}
-
-RegularFile& RegularFile::operator=(RegularFile&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  std::swap(size_, other.size_);
-  return *this;
-}
-
-RegularFile::~RegularFile() {
-  if (fd_ >= 0) close(fd_);
+  return RegularFile(std::move(fd), static_cast<std::uint64_t>(status.st_size));
 }
 
 std::expected<std::size_t, std::string> RegularFile::read(std::uint64_t offset,
                                                           std::span<char> buffer) const {
   std::size_t done = 0;
   while (done < buffer.size()) {
-    const ssize_t count = pread(fd_, buffer.data() + done, buffer.size() - done,
+    const ssize_t count = pread(fd_.get(), buffer.data() + done, buffer.size() - done,
                                 static_cast<off_t>(offset + done));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return std::unexpected(describe("cannot be read", errno));

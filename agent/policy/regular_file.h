@@ -6,6 +6,9 @@
 #include <expected>
 #include <span>
 #include <string>
+#include <utility>
+
+#include "agent/unique_fd.h"
 
 namespace mapgate::policy {
 
@@ -14,9 +17,6 @@ namespace mapgate::policy {
 class RegularFile {
  public:
   [[nodiscard]] static std::expected<RegularFile, std::string> open(const std::string& path);
-  RegularFile(RegularFile&& other) noexcept;
-  RegularFile& operator=(RegularFile&& other) noexcept;
-  ~RegularFile();
 
   // In bytes, when it was opened.
   [[nodiscard]] std::uint64_t size() const { return size_; }
@@ -25,10 +25,10 @@ class RegularFile {
                                                              std::span<char> buffer) const;
 
  private:
-  explicit RegularFile(int fd) : fd_(fd) {}
+  RegularFile(UniqueFd fd, std::uint64_t size) : fd_(std::move(fd)), size_(size) {}
 
-  int fd_;
-  std::uint64_t size_ = 0;
+  UniqueFd fd_;
+  std::uint64_t size_;
 };
 
 }  // namespace mapgate::policy

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/state/store.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <system_error>
 #include <utility>
 
 #include "agent/state/database.h"
-#include "agent/state/directory_lock.h"
 #include "agent/state/learned_writer.h"
+#include "agent/unique_fd.h"
 
 namespace mapgate::state {
 namespace {
@@ -82,6 +86,16 @@ std::expected<policy::Allocations, StoreError> read_allocations(Database& databa
   return allocations;
 }
 
+// While the descriptor is open no other process has this directory's state. Leaves no file. A
+// directory that cannot be opened is not locked: opening the database says what is wrong.
+std::expected<UniqueFd, StoreError> lock_directory(const fs::path& directory) {
+  UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    return std::unexpected(StoreError{
+        StoreErrorKind::kBusy, directory.native() + ": another mapgated keeps its state here"});
+  return fd;
+}
+
 struct Loaded {
   Database database;
   policy::Allocations allocations;
@@ -128,7 +142,7 @@ class Store::Implementation {
  public:
   static std::expected<std::unique_ptr<Implementation>, StoreError> open(
       const fs::path& file, const StoreOptions& options) {
-    auto lock = DirectoryLock::acquire(file.parent_path());
+    auto lock = lock_directory(file.parent_path());
     if (!lock) return std::unexpected(lock.error());
     std::optional<fs::path> moved_aside;
     auto loaded = load(file);
@@ -145,7 +159,7 @@ class Store::Implementation {
                                             *std::move(writer), std::move(moved_aside));
   }
 
-  Implementation(DirectoryLock lock, Loaded loaded, std::unique_ptr<LearnedWriter> writer,
+  Implementation(UniqueFd lock, Loaded loaded, std::unique_ptr<LearnedWriter> writer,
                  std::optional<fs::path> moved_aside)
       : lock_(std::move(lock)),
         database_(std::move(loaded.database)),
@@ -235,7 +249,7 @@ class Store::Implementation {
     return {};
   }
 
-  DirectoryLock lock_;  // outlives the writer
+  const UniqueFd lock_;  // let go after the writer has ended
   Database database_;
   policy::Allocations allocations_;
   std::optional<fs::path> moved_aside_;

@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/datapath/unique_fd.h"
+#include "agent/unique_fd.h"
 #include "tests/support/child.h"
 #include "tests/support/requirements.h"
 #include "tests/support/temporary_bpffs.h"
@@ -162,7 +162,7 @@ TEST_F(KernelMapLock, ALockByAProcessThatDoesNotHaveTheMapDoesNotCount) {
   struct stat own {};
   ASSERT_EQ(stat("/proc/self/ns/pid", &own), 0);
   MAPGATE_REQUIRE(own.st_ino == 0xEFFFFFFC, "not in the initial process namespace");
-  datapath::UniqueFd unrelated(eventfd(0, EFD_CLOEXEC));
+  UniqueFd unrelated(eventfd(0, EFD_CLOEXEC));
   struct flock same_byte {};
   same_byte.l_type = F_WRLCK;
   same_byte.l_whence = SEEK_SET;

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "agent/datapath/unique_fd.h"
+#include "agent/unique_fd.h"
 
 namespace mapgate::test {
 
@@ -54,12 +54,12 @@ class NetworkNamespace {
   ~NetworkNamespace();
 
  private:
-  datapath::UniqueFd previous_;
+  UniqueFd previous_;
 };
 
 // A bound socket (SOCK_STREAM: listening) that gives up receiving after `timeout`. Throws
 // std::system_error.
-[[nodiscard]] datapath::UniqueFd serve(int type, const Endpoint& at,
+[[nodiscard]] UniqueFd serve(int type, const Endpoint& at,
                                        std::chrono::milliseconds timeout = std::chrono::seconds(5));
 
 }  // namespace mapgate::test

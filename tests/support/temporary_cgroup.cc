@@ -77,7 +77,7 @@ std::uint64_t TemporaryCgroup::id() const {
 }
 
 int TemporaryCgroup::enter() const {
-  datapath::UniqueFd processes(::open((directory_ / "cgroup.procs").c_str(), O_WRONLY | O_CLOEXEC));
+  UniqueFd processes(::open((directory_ / "cgroup.procs").c_str(), O_WRONLY | O_CLOEXEC));
   if (!processes || ::write(processes.get(), "0", 1) != 1) return errno;
   return 0;
 }

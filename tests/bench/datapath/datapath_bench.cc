@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "agent/datapath/datapath.h"
-#include "agent/datapath/unique_fd.h"
+#include "agent/unique_fd.h"
 #include "bare_lookup.skel.h"
 #include "tests/bench/report.h"
 #include "tests/support/child.h"
@@ -185,12 +185,12 @@ std::vector<double> time_connects(const test::Endpoint& to, int listener, int co
   std::vector<double> times;
   const linger reset{.l_onoff = 1, .l_linger = 0};
   for (int i = 0; i < count; ++i) {
-    datapath::UniqueFd client(::socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    UniqueFd client(::socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
     (void)::setsockopt(client.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
     const auto start = Clock::now();
     if (::connect(client.get(), to.address(), to.size()) != 0) fail(std::strerror(errno));
     times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
-    datapath::UniqueFd accepted(::accept(listener, nullptr, nullptr));
+    UniqueFd accepted(::accept(listener, nullptr, nullptr));
   }
   return times;
 }
@@ -250,7 +250,7 @@ void bench_connect() {
   if (auto attached = datapath.attach(enforced.directory(), kWorkload); !attached)
     fail(attached.error().message());
   const test::Endpoint to("10.0.0.0", kPort);
-  const datapath::UniqueFd listener = test::serve(SOCK_STREAM, to);
+  const UniqueFd listener = test::serve(SOCK_STREAM, to);
   Connector with(enforced, to, listener.get()), without(plain, to, listener.get());
   std::vector<double> with_times, without_times;
   for (int round = 0; round < kRounds; ++round) {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "agent/datapath/datapath.h"
-#include "agent/datapath/unique_fd.h"
+#include "agent/unique_fd.h"
 #include "tests/support/child.h"
 #include "tests/support/network.h"
 #include "tests/support/temporary_bpffs.h"

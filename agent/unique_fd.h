@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace mapgate::datapath {
+namespace mapgate {
 
 // Owns a file descriptor; -1 owns nothing.
 class UniqueFd {
@@ -32,4 +32,4 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-}  // namespace mapgate::datapath
+}  // namespace mapgate
