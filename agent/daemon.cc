@@ -35,7 +35,6 @@
 #include "agent/control/http_server.h"
 #include "agent/datapath/datapath.h"
 #include "agent/datapath/environment.h"
-#include "agent/unique_fd.h"
 #include "agent/dns/proxy.h"
 #include "agent/engine/datapath_binding.h"
 #include "agent/engine/datapath_keeper.h"
@@ -44,6 +43,7 @@
 #include "agent/engine/policy_engine.h"
 #include "agent/engine/spec_controller.h"
 #include "agent/state/store.h"
+#include "agent/unique_fd.h"
 
 namespace mapgate {
 namespace {

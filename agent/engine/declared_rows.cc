@@ -148,9 +148,7 @@ class PartLoader {
   [[nodiscard]] const std::string& file_fault() const { return file_fault_; }
 
  private:
-  void refuse_file(std::string reason) {
-    file_fault_ = std::move(reason);
-  }
+  void refuse_file(std::string reason) { file_fault_ = std::move(reason); }
 
   const std::string& file_;
   const LineReader::Part part_;

@@ -34,10 +34,7 @@ class LineReader {
 
  private:
   LineReader(policy::RegularFile file, std::size_t max_line, Part part)
-      : file_(std::move(file)),
-        max_line_(max_line),
-        part_(part),
-        buffer_(kChunk + max_line + 1) {}
+      : file_(std::move(file)), max_line_(max_line), part_(part), buffer_(kChunk + max_line + 1) {}
   // Moves what is left to the front, and reads on behind it.
   [[nodiscard]] std::expected<void, std::string> fill();
 

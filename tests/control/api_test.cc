@@ -39,15 +39,15 @@ class ApiTest : public engine::test::EngineTest {
     ASSERT_TRUE(run_until([&] { return started; }));
     api = std::make_unique<Api>(
         ApiSources{.engine = *engine,
-                     .specs = *specs,
-                     .declared = *declared,
-                     .map_calls = map_calls,
-                     .maps = [] { return std::vector{map_status()}; },
-                     .dns = [] { return dns::ProxyCounters{}; },
-                     .counters = [](engine::WorkloadId) { return mg_counters{}; },
-                     .datapath = [] { return datapath_health(); },
-                     .foreign_sockets_missing = "",
-                     .version = "test"});
+                   .specs = *specs,
+                   .declared = *declared,
+                   .map_calls = map_calls,
+                   .maps = [] { return std::vector{map_status()}; },
+                   .dns = [] { return dns::ProxyCounters{}; },
+                   .counters = [](engine::WorkloadId) { return mg_counters{}; },
+                   .datapath = [] { return datapath_health(); },
+                   .foreign_sockets_missing = "",
+                   .version = "test"});
     auto listening =
         HttpServer::listen(io.get_executor(), directory_ / "control.sock", {},
                            [this](HttpRequest request) { return api->handle(std::move(request)); });

@@ -85,8 +85,8 @@ TEST_F(LineReaderTest, SaysWhyAFileCannotBeOpened) {
 
 TEST_F(LineReaderTest, RefusesWhatWouldNotEndOrKeepItWaiting) {
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
-  for (const std::string& path : {path_, std::string("/dev/null"), std::string("/dev/zero"),
-                                  std::string("/proc/self")}) {
+  for (const std::string& path :
+       {path_, std::string("/dev/null"), std::string("/dev/zero"), std::string("/proc/self")}) {
     const auto reader = LineReader::open(path, 100, {});
     ASSERT_FALSE(reader) << path;
     EXPECT_EQ(reader.error(), "is not a regular file");

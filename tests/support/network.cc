@@ -18,7 +18,6 @@
 namespace mapgate::test {
 namespace {
 
-
 void check(int result, const std::string& what) {
   if (result < 0) throw std::system_error(errno, std::generic_category(), what);
 }

@@ -60,6 +60,6 @@ class NetworkNamespace {
 // A bound socket (SOCK_STREAM: listening) that gives up receiving after `timeout`. Throws
 // std::system_error.
 [[nodiscard]] UniqueFd serve(int type, const Endpoint& at,
-                                       std::chrono::milliseconds timeout = std::chrono::seconds(5));
+                             std::chrono::milliseconds timeout = std::chrono::seconds(5));
 
 }  // namespace mapgate::test
