@@ -363,6 +363,7 @@ ExitCode reload(const CommandLine& line) {
       request(line, "POST", fmt::format("/v1/reload?timeout={}", line.timeout), patience(line));
   print(line, reply.body, [](const Json& body) {
     std::cout << fmt::format("{} (revision {})\n", cell(body["state"]), cell(body["revision"]));
+    for (const Json& problem : body["problems"]) std::cout << cell(problem) << "\n";
   });
   return reply.code;
 }

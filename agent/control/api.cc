@@ -77,7 +77,7 @@ std::string describe_type(std::uint16_t type) {
 std::string no_map(const std::string& name, const engine::DeclaredMaps& declared) {
   std::string names;
   for (const auto& entry : declared.entries())
-    names += (names.empty() ? "" : ", ") + entry->spec.name;
+    names += (names.empty() ? "" : ", ") + entry->spec->name;
   return "there is no map " + name + "; " +
          (names.empty() ? "the spec declares none" : "the spec declares " + names);
 }
@@ -192,11 +192,11 @@ asio::awaitable<HttpResponse> Api::declared_entries(QueryParameters query) {
 
   // By its pin: what others find there. Copies, because the next reload may come in between.
   const schema::MapLayouts layouts = entry->map->layouts();
-  Json body = {{"map", entry->spec.name}, {"pin", entry->spec.pin}};
-  const auto map = maps::Map::open_pin(entry->spec.pin);
+  Json body = {{"map", entry->spec->name}, {"pin", entry->spec->pin}};
+  const auto map = maps::Map::open_pin(entry->spec->pin);
   if (!map) co_return problem(500, map.error().text());
   if (map->info().key_size != layouts.key.size || map->info().value_size != layouts.value.size)
-    co_return problem(409, "another kind of map is pinned at " + entry->spec.pin);
+    co_return problem(409, "another kind of map is pinned at " + entry->spec->pin);
   const auto page = read_map_page(sources_.map_calls, *map, key.value_or(""), limit);
   if (!page) co_return problem(409, page.error());
   Json entries = Json::array();
@@ -317,12 +317,16 @@ asio::awaitable<HttpResponse> Api::reload(QueryParameters query) {
   });
   if (!pending->result) co_await pending->timer.async_wait(asio::as_tuple(asio::use_awaitable));
   if (!pending->result)
-    co_return respond({{"state", engine::to_string(sources_.specs.state())}, {"revision", nullptr}},
+    co_return respond({{"state", engine::to_string(sources_.specs.state())},
+                       {"revision", nullptr},
+                       {"problems", Json::array()}},
                       202);
   const engine::ReloadResult& result = *pending->result;
   switch (result.outcome) {
     case engine::ApplyOutcome::kApplied:
-      co_return respond({{"state", "applied"}, {"revision", result.revision}});
+      co_return respond(
+          {{"state", "applied"}, {"revision", result.revision}, {"problems", result.problems}},
+          result.problems.empty() ? 200 : 202);
     case engine::ApplyOutcome::kSuperseded:
       co_return problem(409, "a newer reload took its place");
     case engine::ApplyOutcome::kRefused:

@@ -84,9 +84,9 @@ std::optional<std::size_t> list_rows(const engine::Reconciler& reconciler, std::
 Json describe_declared(const DeclaredMaps& maps) {
   Json result = Json::array();
   for (const auto& entry : maps.entries()) {
-    Json described = {{"name", entry->spec.name},
-                      {"pin", entry->spec.pin},
-                      {"prune", entry->spec.prune},
+    Json described = {{"name", entry->spec->name},
+                      {"pin", entry->spec->pin},
+                      {"prune", entry->spec->prune},
                       {"state", engine::to_string(entry->state())},
                       {"error", entry->error.empty() ? Json() : Json(entry->error)},
                       {"faults", describe_faults(entry->faults)}};
@@ -111,8 +111,8 @@ Json describe_declared_rows(const DeclaredMaps::Entry& entry, std::string_view s
   };
   std::optional<std::size_t> next;
   if (entry.map) next = list_rows(entry.map->loop().reconciler(), from, limit, rows, visit);
-  return {{"map", entry.spec.name},
-          {"pin", entry.spec.pin},
+  return {{"map", entry.spec->name},
+          {"pin", entry.spec->pin},
           {"next", next ? Json(*next) : Json()},
           {"entries", std::move(rows)}};
 }

@@ -13,6 +13,8 @@
 #include <sstream>
 #include <string>
 
+#include <mapgate/maps/map.h>
+
 namespace mapgate::datapath {
 namespace {
 
@@ -42,12 +44,6 @@ std::string unescape(const std::string& text) {
   return result;
 }
 
-bool is_bpffs(const fs::path& path) {
-  struct statfs info {};
-  return ::statfs(path.c_str(), &info) == 0 &&
-         static_cast<std::uint32_t>(info.f_type) == BPF_FS_MAGIC;
-}
-
 }  // namespace
 
 Result<fs::path> find_cgroup2_root() {
@@ -72,14 +68,14 @@ Result<void> check_bpffs(const fs::path& directory) {
   std::error_code ignored;
   while (!fs::exists(existing, ignored) && existing.has_relative_path())
     existing = existing.parent_path();
-  if (is_bpffs(existing)) return {};
+  if (maps::is_bpf_filesystem(existing)) return {};
   return std::unexpected(
       Error{"use " + directory.string(), ENODEV,
             existing.string() + " is not on a bpffs (mount -t bpf bpf /sys/fs/bpf)"});
 }
 
 Result<void> ensure_bpffs(const fs::path& mount_point) {
-  if (is_bpffs(mount_point)) return {};
+  if (maps::is_bpf_filesystem(mount_point)) return {};
   if (::mount("bpf", mount_point.c_str(), "bpf", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0700") !=
       0)
     return std::unexpected(system_error("mount a bpffs at " + mount_point.string(), errno));

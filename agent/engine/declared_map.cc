@@ -15,6 +15,7 @@ namespace mapgate::engine {
 namespace {
 
 namespace asio = boost::asio;
+namespace fs = std::filesystem;
 
 // Rows between two looks at the loop's other work: about a millisecond's.
 constexpr std::size_t kSlice = 4096;
@@ -30,6 +31,20 @@ std::expected<OpenedMap, maps::MapError> with_layouts(maps::Map map, const std::
   return OpenedMap{std::move(map), std::move(*layouts)};
 }
 
+// Folders are made on a BPF filesystem only: elsewhere they would be there for nothing.
+std::expected<void, maps::MapError> make_pin_folder(const std::string& pin) {
+  const fs::path folder = fs::path(pin).parent_path();
+  fs::path there = folder;
+  std::error_code error;
+  while (!fs::exists(there, error) && there.has_relative_path()) there = there.parent_path();
+  if (!maps::is_bpf_filesystem(there))
+    return std::unexpected(maps::MapError{"make the folder of", pin, EINVAL,
+                                          there.native() + " is not on a BPF filesystem"});
+  fs::create_directories(folder, error);
+  if (!error) return {};
+  return std::unexpected(maps::MapError{"make the folder of", pin, error.value(), error.message()});
+}
+
 }  // namespace
 
 std::expected<OpenedMap, maps::MapError> open_declared_map(const std::string& pin) {
@@ -43,11 +58,6 @@ std::expected<OpenedMap, maps::MapError> open_declared_map(const std::string& pi
 
 std::expected<OpenedMap, maps::MapError> create_declared_map(const policy::MapSpec& spec) {
   const policy::MapCreation& creation = *spec.create;
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(spec.pin).parent_path(), error);
-  if (error)
-    return std::unexpected(
-        maps::MapError{"make the folder of", spec.pin, error.value(), error.message()});
   constexpr std::size_t kMaxKernelName = 15;
   std::string name = spec.name.substr(0, kMaxKernelName);
   for (char& c : name) {
@@ -60,17 +70,16 @@ std::expected<OpenedMap, maps::MapError> create_declared_map(const policy::MapSp
                                 .flags = creation.flags,
                                 .name = std::move(name)});
   if (!map) return std::unexpected(std::move(map.error()));
+  if (auto made = make_pin_folder(spec.pin); !made) return std::unexpected(std::move(made.error()));
   if (auto pinned = map->pin(spec.pin); !pinned) return std::unexpected(std::move(pinned.error()));
   return open_declared_map(spec.pin);
 }
 
-DeclaredMap::DeclaredMap(const Environment& environment, OpenedMap opened,
-                         maps::MapOperations operations)
+DeclaredMap::DeclaredMap(const Environment& environment, Target target, schema::MapLayouts layouts)
     : environment_(environment),
-      info_(operations.status().front().info),
-      own_layouts_(std::move(opened.layouts)),
+      target_(std::move(target)),
+      own_layouts_(std::move(layouts)),
       layouts_(own_layouts_),
-      operations_(std::move(operations)),
       table_(environment.new_epoch()),
       source_(table_.add_source("entries")) {
   follow(false);
@@ -78,13 +87,42 @@ DeclaredMap::DeclaredMap(const Environment& environment, OpenedMap opened,
 
 std::expected<std::unique_ptr<DeclaredMap>, maps::MapError> DeclaredMap::create(
     const Environment& environment, OpenedMap opened) {
+  auto target = make_target(environment, std::move(opened.map));
+  if (!target) return std::unexpected(std::move(target.error()));
+  return std::unique_ptr<DeclaredMap>(
+      new DeclaredMap(environment, std::move(*target), std::move(opened.layouts)));
+}
+
+std::expected<DeclaredMap::Target, maps::MapError> DeclaredMap::make_target(
+    const Environment& environment, maps::Map map) {
+  auto handle = maps::Map::from_fd(map.fd());
+  if (!handle) return std::unexpected(std::move(handle.error()));
   std::vector<maps::Map> maps;
-  maps.push_back(std::move(opened.map));
+  maps.push_back(std::move(map));
   auto operations = maps::MapOperations::create(std::move(maps), environment.calls,
                                                 {.now = [] { return now(); }});
   if (!operations) return std::unexpected(std::move(operations.error()));
-  return std::unique_ptr<DeclaredMap>(
-      new DeclaredMap(environment, std::move(opened), std::move(*operations)));
+  return Target{std::move(*operations), std::move(*handle)};
+}
+
+bool DeclaredMap::is_like(const OpenedMap& opened) const {
+  const maps::MapInfo& other = opened.map.info();
+  return other.type == info().type && other.key_size == info().key_size &&
+         other.value_size == info().value_size && opened.layouts == own_layouts_;
+}
+
+std::expected<void, maps::MapError> DeclaredMap::move_to(OpenedMap opened) {
+  auto target = make_target(environment_, std::move(opened.map));
+  if (!target) return std::unexpected(std::move(target.error()));
+  loop_.reset();
+  target_ = std::move(*target);
+  follow(prune_);
+  if (!committing_) start();
+  return {};
+}
+
+std::expected<void, maps::MapError> DeclaredMap::pin_again(const std::string& path) {
+  return target_.handle.pin(path);
 }
 
 void DeclaredMap::follow(bool prune) {
@@ -93,7 +131,7 @@ void DeclaredMap::follow(bool prune) {
   reconciler::Options options = environment_.reconciler;
   options.start_with_resync = true;
   options.remove_unknown = prune;
-  loop_ = std::make_unique<ReconcileLoop>(environment_.io, table_, operations_, options);
+  loop_ = std::make_unique<ReconcileLoop>(environment_.io, table_, target_.operations, options);
 }
 
 void DeclaredMap::declare(DeclaredRows rows, schema::MapLayouts layouts, bool prune) {
@@ -117,9 +155,13 @@ asio::awaitable<void> DeclaredMap::commit_rows() {
     if (alive.expired()) co_return;
   }
   table_.source_complete(source_);
+  start();
+  committing_ = false;
+}
+
+void DeclaredMap::start() {
   request_comparison();
   loop_->start();
-  committing_ = false;
 }
 
 asio::awaitable<bool> DeclaredMap::write_all(const DeclaredRows& rows) {
@@ -162,6 +204,10 @@ void DeclaredMap::request_comparison() {
   // One that is under way has passed part of the map, and counts for nothing.
   compared_before_ = resync.completed + resync.failed + (resync.running ? 1 : 0);
   loop_->reconciler().request_resync();
+}
+
+std::size_t DeclaredMap::failing() const {
+  return loop_->reconciler().progress().errors;
 }
 
 bool DeclaredMap::settled() const {

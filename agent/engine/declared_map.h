@@ -65,16 +65,35 @@ class DeclaredMap {
   // Whether the kernel has what was declared last, apart from rows that fail.
   [[nodiscard]] bool settled() const;
 
-  [[nodiscard]] const maps::MapInfo& info() const { return info_; }
+  // Rows that are not in the kernel as declared, and are not about to be.
+  [[nodiscard]] std::size_t failing() const;
+
+  // Another map that has come in the place of this one, of the same type and layouts: from now on
+  // that one is kept at what was declared. After an error the one before still is.
+  [[nodiscard]] std::expected<void, maps::MapError> move_to(OpenedMap opened);
+  [[nodiscard]] bool is_like(const OpenedMap& opened) const;
+  // Pins the map at `path` again.
+  [[nodiscard]] std::expected<void, maps::MapError> pin_again(const std::string& path);
+
+  [[nodiscard]] const maps::MapInfo& info() const { return target_.handle.info(); }
   // The map's own layouts, and those that the spec makes of them.
   [[nodiscard]] const schema::MapLayouts& own_layouts() const { return own_layouts_; }
   [[nodiscard]] const schema::MapLayouts& layouts() const { return layouts_; }
   [[nodiscard]] const Table& table() const { return table_; }
   [[nodiscard]] const ReconcileLoop& loop() const { return *loop_; }
-  [[nodiscard]] maps::MapStatus status() const { return operations_.status().front(); }
+  [[nodiscard]] maps::MapStatus status() const { return target_.operations.status().front(); }
 
  private:
-  DeclaredMap(const Environment& environment, OpenedMap opened, maps::MapOperations operations);
+  // A map as it is kept, and a handle of its own to pin it by.
+  struct Target {
+    maps::MapOperations operations;
+    maps::Map handle;
+  };
+  [[nodiscard]] static std::expected<Target, maps::MapError> make_target(
+      const Environment& environment, maps::Map map);
+  DeclaredMap(const Environment& environment, Target target, schema::MapLayouts layouts);
+  // Compares, and keeps what was declared from then on.
+  void start();
   void follow(bool prune);
   [[nodiscard]] boost::asio::awaitable<void> commit_rows();
   // False: newer rows have come meanwhile.
@@ -83,10 +102,9 @@ class DeclaredMap {
   void request_comparison();
 
   const Environment environment_;
-  maps::MapInfo info_;
-  schema::MapLayouts own_layouts_;
+  Target target_;
+  const schema::MapLayouts own_layouts_;
   schema::MapLayouts layouts_;
-  maps::MapOperations operations_;
   Table table_;
   reconciler::SourceId source_;
   bool prune_ = false;

@@ -23,6 +23,8 @@ using policy::SpecError;
 
 // How often settled() looks.
 constexpr auto kSettleInterval = std::chrono::milliseconds(2);
+// Between attempts to make a map lie up to two to this power rounds.
+constexpr std::uint32_t kMaxBackoff = 6;
 
 // What the path leads to, as far as it exists.
 fs::path as_it_is(const fs::path& path) {
@@ -37,9 +39,34 @@ bool is_inside(const fs::path& path, const fs::path& folder) {
 }
 
 // The entries go once they are in force: they may be most of the memory.
-MapSpec without_entries(MapSpec spec) {
-  spec.entries = {};
-  return spec;
+std::shared_ptr<const MapSpec> without_entries(const MapSpec& spec) {
+  auto result = std::make_shared<MapSpec>(spec);
+  result->entries = {};
+  return result;
+}
+
+// What the pin leads to, or is made to lead to.
+std::expected<DeclaredMaps::Prepared::Part, maps::MapError> open_or_make(
+    DeclaredMaps::Prepared::Part part) {
+  if (part.opened) return part;
+  auto found = open_declared_map(part.spec->pin);
+  const bool make = !found && found.error().code == ENOENT && part.spec->create;
+  if (make) found = create_declared_map(*part.spec);
+  if (!found) return std::unexpected(std::move(found.error()));
+  part.opened = std::make_shared<OpenedMap>(std::move(*found));
+  // Rows may have been read for a map that is to be made, by what the spec says of it.
+  const bool fits = make && part.target && part.target->info.id == 0;
+  if (!fits) part.rows.reset();
+  return part;
+}
+
+std::string describe_failing(const DeclaredMaps::Entry& entry) {
+  std::string text = "map " + entry.spec->name + ": " + std::to_string(entry.map->failing()) +
+                     " entries are not in the kernel as declared";
+  for (const auto& [key, status] : entry.map->loop().reconciler().first_errors(1)) {
+    if (status.error) text += ", the first because: " + status.error->text;
+  }
+  return text;
 }
 
 }  // namespace
@@ -52,6 +79,8 @@ std::string_view to_string(DeclaredMapState state) {
       return "failed";
     case DeclaredMapState::kSyncing:
       return "syncing";
+    case DeclaredMapState::kFailing:
+      return "failing";
     case DeclaredMapState::kInSync:
       return "in sync";
   }
@@ -59,16 +88,18 @@ std::string_view to_string(DeclaredMapState state) {
 }
 
 DeclaredMapState DeclaredMaps::Entry::state() const {
-  if (map) return map->settled() ? DeclaredMapState::kInSync : DeclaredMapState::kSyncing;
-  if (loading) return DeclaredMapState::kSyncing;
-  return error.empty() ? DeclaredMapState::kWaiting : DeclaredMapState::kFailed;
+  if (!error.empty()) return DeclaredMapState::kFailed;
+  if (opening) return DeclaredMapState::kSyncing;
+  if (!map || !pinned) return DeclaredMapState::kWaiting;
+  if (!map->settled()) return DeclaredMapState::kSyncing;
+  return map->failing() > 0 ? DeclaredMapState::kFailing : DeclaredMapState::kInSync;
 }
 
 DeclaredMaps::DeclaredMaps(const DeclaredMap::Environment& environment, Options options)
     : environment_(environment),
       options_(std::move(options)),
       spec_file_(options_.spec_file.native()),
-      retry_timer_(environment.io) {}
+      timer_(environment.io) {}
 
 DeclaredMaps::~DeclaredMaps() {
   stop_.request_stop();
@@ -77,13 +108,14 @@ DeclaredMaps::~DeclaredMaps() {
 
 const DeclaredMaps::Entry* DeclaredMaps::find(std::string_view name) const {
   const auto found =
-      std::ranges::find_if(entries_, [&](const auto& entry) { return entry->spec.name == name; });
+      std::ranges::find_if(entries_, [&](const auto& entry) { return entry->spec->name == name; });
   return found == entries_.end() ? nullptr : found->get();
 }
 
-DeclaredMaps::Entry* DeclaredMaps::find_same(const MapSpec& spec) {
+DeclaredMaps::Entry* DeclaredMaps::find_kept(const MapSpec& spec, const OpenedMap* pinned) {
   const auto found = std::ranges::find_if(entries_, [&](const auto& entry) {
-    return entry->spec.name == spec.name && entry->spec.pin == spec.pin && entry->map;
+    return entry->spec->name == spec.name && entry->spec->pin == spec.pin && entry->map &&
+           (pinned == nullptr || pinned->map.info().id == entry->map->info().id);
   });
   return found == entries_.end() ? nullptr : found->get();
 }
@@ -110,16 +142,17 @@ DeclaredMaps::prepare(std::vector<MapSpec> specs) {
   if (!faults.empty()) co_return std::unexpected(std::move(faults));
   auto prepared = std::make_unique<Prepared>();
   for (MapSpec& spec : specs) {
-    Prepared::Part part{.spec = std::make_shared<MapSpec>(std::move(spec))};
-    if (const Entry* same = find_same(*part.spec)) {
+    Prepared::Part part{.spec = std::make_shared<const MapSpec>(std::move(spec))};
+    auto opened = open_declared_map(part.spec->pin);
+    if (!opened && opened.error().code != ENOENT) {
+      part.error = opened.error().text();
+    } else if (const Entry* kept = find_kept(*part.spec, opened ? &*opened : nullptr)) {
       part.target = std::make_shared<DeclaredTarget>(
-          DeclaredTarget{same->map->info(), same->map->own_layouts()});
-    } else if (auto opened = open_declared_map(part.spec->pin)) {
+          DeclaredTarget{kept->map->info(), kept->map->own_layouts()});
+    } else if (opened) {
       part.target =
           std::make_shared<DeclaredTarget>(DeclaredTarget{opened->map.info(), opened->layouts});
-      part.opened = std::move(*opened);
-    } else if (opened.error().code != ENOENT) {
-      part.error = opened.error().text();
+      part.opened = std::make_shared<OpenedMap>(std::move(*opened));
     } else if (part.spec->create) {
       part.target = std::make_shared<DeclaredTarget>(*described_target(*part.spec));
     }
@@ -137,7 +170,7 @@ DeclaredMaps::prepare(std::vector<MapSpec> specs) {
   co_return std::move(prepared);
 }
 
-asio::awaitable<DeclaredMaps::Rows> DeclaredMaps::load(std::shared_ptr<MapSpec> spec,
+asio::awaitable<DeclaredMaps::Rows> DeclaredMaps::load(std::shared_ptr<const MapSpec> spec,
                                                        std::shared_ptr<DeclaredTarget> target) {
   auto layouts = choose_layouts(spec_file_, *spec, target->info, target->layouts);
   if (!layouts) co_return std::unexpected(std::move(layouts.error()));
@@ -154,11 +187,14 @@ void DeclaredMaps::put_in_force(PreparedPointer prepared) {
   std::vector<std::unique_ptr<Entry>> entries;
   for (Prepared::Part& part : prepared->parts) {
     auto entry = std::make_unique<Entry>();
-    if (Entry* same = find_same(*part.spec)) {
-      entry->lock = std::move(same->lock);
-      entry->map = std::move(same->map);
+    // Without rows it is let go of, and filled from the start once that is possible.
+    if (Entry* kept = part.rows ? find_kept(*part.spec, part.opened.get()) : nullptr) {
+      entry->lock = std::move(kept->lock);
+      entry->map = std::move(kept->map);
+      entry->pinned = kept->pinned;
+      entry->reported_failing = kept->reported_failing;
     }
-    entry->spec = std::move(*part.spec);
+    entry->spec = part.spec;
     entries.push_back(std::move(entry));
   }
   // Whatever is let go of goes before anything new is opened.
@@ -168,121 +204,183 @@ void DeclaredMaps::put_in_force(PreparedPointer prepared) {
     Entry& entry = *entries_[i];
     Prepared::Part& part = prepared->parts[i];
     if (entry.map && part.rows) {
-      entry.map->declare(std::move(*part.rows), std::move(part.target->layouts), entry.spec.prune);
-      entry.spec = without_entries(std::move(entry.spec));
-    } else if (part.opened && part.rows) {
-      use(entry, std::move(*part.opened), std::move(*part.rows), std::move(part.target->layouts));
-    } else if (part.rows && entry.spec.create) {
-      auto created = create_declared_map(entry.spec);
-      if (created)
-        use(entry, std::move(*created), std::move(*part.rows), std::move(part.target->layouts));
-      else
-        fail(entry, created.error().text());
+      entry.map->declare(std::move(*part.rows), std::move(part.target->layouts), entry.spec->prune);
+      entry.spec = without_entries(*entry.spec);
+    } else if (part.rows) {
+      open(entry, std::move(part));
     } else if (!part.error.empty()) {
       fail(entry, std::move(part.error));
     } else {
-      open_now(entry);
+      look(entry);
     }
   }
-  retry_later();
-}
-
-void DeclaredMaps::use(Entry& entry, OpenedMap opened, DeclaredRows rows,
-                       schema::MapLayouts layouts) {
-  const std::uint32_t id = opened.map.info().id;
-  if (!entry.lock) {
-    auto lock = maps::MapLock::acquire(opened.map);
-    if (!lock) return fail_to_lock(entry, id, lock.error());
-    entry.lock = std::move(*lock);
-  }
-  auto map = DeclaredMap::create(environment_, std::move(opened));
-  if (!map) {
-    entry.lock.reset();
-    entry.refused_id = id;
-    return fail(entry, map.error().text());
-  }
-  entry.map = std::move(*map);
-  entry.error.clear();
-  entry.faults.clear();
-  environment_.log.info("map {}: {} entries are declared for {}", entry.spec.name, rows.size(),
-                        entry.spec.pin);
-  entry.map->declare(std::move(rows), std::move(layouts), entry.spec.prune);
-  entry.spec = without_entries(std::move(entry.spec));
+  look_again_later();
 }
 
 void DeclaredMaps::fail(Entry& entry, std::string error) {
   if (error != entry.error)
-    environment_.log.error("map {} cannot be kept: {}", entry.spec.name, error);
+    environment_.log.error("map {} cannot be kept: {}", entry.spec->name, error);
   entry.error = std::move(error);
+}
+
+void DeclaredMaps::fail_to_make(Entry& entry, std::string error) {
+  // Each attempt may take seconds of the kernel's time.
+  entry.rounds_to_wait = 1U << std::min(entry.failures++, kMaxBackoff);
+  fail(entry, std::move(error));
 }
 
 void DeclaredMaps::fail_to_lock(Entry& entry, std::uint32_t map_id, const maps::MapError& error) {
   const auto holder = std::ranges::find_if(
       entries_, [&](const auto& other) { return other->lock && other->lock->map_id() == map_id; });
   if (holder == entries_.end()) return fail(entry, error.text());
-  const MapSpec& first = (*holder)->spec;
+  const MapSpec& first = *(*holder)->spec;
   fail(entry, "it is the same map (id " + std::to_string(map_id) + ") as that of " + first.name +
                   ", which is pinned at " + first.pin);
 }
 
-// --- maps that are not there
+// --- what the pins lead to
 
-void DeclaredMaps::retry_later() {
-  retry_timer_.expires_after(options_.retry_interval);
-  retry_timer_.async_wait(
+void DeclaredMaps::look_again_later() {
+  timer_.expires_after(options_.interval);
+  timer_.async_wait(
       [this, generation = std::weak_ptr(generation_)](const boost::system::error_code& error) {
         if (error || generation.expired()) return;
-        retry();
-        retry_later();
+        for (const auto& entry : entries_) {
+          if (entry->opening) continue;
+          look(*entry);
+          report_failing(*entry);
+        }
+        look_again_later();
       });
 }
 
-void DeclaredMaps::retry() {
-  for (const auto& entry : entries_) {
-    if (!entry->map && !entry->locking && !entry->loading) open_now(*entry);
+void DeclaredMaps::look(Entry& entry) {
+  const auto found = maps::Map::open_pin(entry.spec->pin);
+  if (!found && found.error().code == ENOENT) return look_at_missing_pin(entry);
+  if (!found) {
+    entry.pinned = false;
+    return fail(entry, found.error().text());
   }
-}
-
-void DeclaredMaps::open_now(Entry& entry) {
-  auto opened = open_declared_map(entry.spec.pin);
-  if (!opened && opened.error().code == ENOENT) {
+  const std::uint32_t id = found->info().id;
+  if (entry.map && id == entry.map->info().id) {
+    if (!entry.pinned) environment_.log.info("map {}: it is pinned again", entry.spec->name);
+    entry.pinned = true;
+    entry.error.clear();
     entry.refused_id = 0;
-    if (!entry.spec.create) {
-      entry.error.clear();
-      entry.faults.clear();
-      return;
-    }
-    opened = create_declared_map(entry.spec);
+    return;
   }
-  if (!opened) return fail(entry, opened.error().text());
-  if (opened->map.info().id == entry.refused_id) return;
-  entry.locking = true;
-  asio::co_spawn(environment_.io, fill(generation_, entry, std::move(*opened)), asio::detached);
+  if (id == entry.refused_id) return;
+  if (entry.pinned)
+    environment_.log.warn("map {}: another map has taken its place at {}", entry.spec->name,
+                          entry.spec->pin);
+  entry.pinned = false;
+  open(entry, {.spec = entry.spec});
 }
 
-asio::awaitable<void> DeclaredMaps::fill(std::weak_ptr<const bool> generation, Entry& entry,
-                                         OpenedMap found) {
-  const auto opened = std::make_shared<OpenedMap>(std::move(found));
-  const maps::MapInfo info = opened->map.info();
-  // Not by the loop: to find out who writes the map takes a look at every process.
-  auto acquire = [opened] { return maps::MapLock::acquire(opened->map); };
+void DeclaredMaps::look_at_missing_pin(Entry& entry) {
+  entry.refused_id = 0;
+  if (entry.pinned)
+    environment_.log.warn("map {}: its pin {} was removed", entry.spec->name, entry.spec->pin);
+  entry.pinned = false;
+  if (!entry.spec->create) {
+    entry.error.clear();
+    entry.faults.clear();
+    return;
+  }
+  if (entry.rounds_to_wait > 0) {
+    --entry.rounds_to_wait;
+    return;
+  }
+  if (!entry.map) return open(entry, {.spec = entry.spec});
+  if (auto pinned = entry.map->pin_again(entry.spec->pin); !pinned)
+    return fail(entry, pinned.error().text());
+  look(entry);
+}
+
+void DeclaredMaps::report_failing(Entry& entry) {
+  const DeclaredMapState state = entry.state();
+  if (state == DeclaredMapState::kFailing && !std::exchange(entry.reported_failing, true))
+    environment_.log.error("{}", describe_failing(entry));
+  if (state == DeclaredMapState::kInSync && std::exchange(entry.reported_failing, false))
+    environment_.log.info("map {}: all of its entries are in the kernel", entry.spec->name);
+}
+
+// --- opening, making and filling
+
+void DeclaredMaps::open(Entry& entry, Prepared::Part part) {
+  entry.opening = true;
+  asio::co_spawn(environment_.io, open_part(entry, std::move(part), generation_), asio::detached);
+}
+
+asio::awaitable<void> DeclaredMaps::open_part(Entry& entry, Prepared::Part part,
+                                              std::weak_ptr<const bool> generation) {
+  // In two steps, each not by the loop: to make a large map takes seconds, to find out who writes
+  // it takes a look at every process. A lock that the generation before still got is gone by the
+  // second.
+  auto find = [part = std::move(part)]() mutable { return open_or_make(std::move(part)); };
+  auto found = co_await run_in_background(loader_, std::move(find));
+  if (generation.expired()) co_return;
+  if (!found) {
+    entry.opening = false;
+    co_return fail_to_make(entry, found.error().text());
+  }
+  part = std::move(*found);
+
+  auto acquire = [opened = part.opened] { return maps::MapLock::acquire(opened->map); };
   auto lock = co_await run_in_background(loader_, std::move(acquire));
   if (generation.expired()) co_return;
-  entry.locking = false;
+  const maps::MapInfo info = part.opened->map.info();
+  entry.opening = false;
   if (!lock) co_return fail_to_lock(entry, info.id, lock.error());
-  entry.lock = std::move(*lock);
-  entry.loading = true;
-  const auto spec = std::make_shared<MapSpec>(entry.spec);
-  const auto target = std::make_shared<DeclaredTarget>(DeclaredTarget{info, opened->layouts});
-  auto rows = co_await load(spec, target);
-  if (generation.expired()) co_return;
-  entry.loading = false;
-  if (rows) co_return use(entry, std::move(*opened), std::move(*rows), std::move(target->layouts));
-  // Not tried again with the same map: a reload brings other entries.
-  entry.lock.reset();
-  entry.refused_id = info.id;
-  entry.faults = std::move(rows.error());
-  fail(entry, entry.faults.empty() ? "its entries are refused" : entry.faults.front().to_string());
+  if (entry.map) co_return move(entry, std::move(*part.opened), std::move(*lock));
+
+  entry.error.clear();
+  entry.opening = true;
+  if (!part.rows) {
+    part.target = std::make_shared<DeclaredTarget>(DeclaredTarget{info, part.opened->layouts});
+    auto rows = co_await load(part.spec, part.target);
+    if (generation.expired()) co_return;
+    if (!rows) {
+      entry.faults = std::move(rows.error());
+    } else {
+      part.rows = std::move(*rows);
+    }
+  }
+  entry.opening = false;
+  fill(entry, std::move(part), std::move(*lock));
+}
+
+void DeclaredMaps::fill(Entry& entry, Prepared::Part part, maps::MapLock lock) {
+  // What is refused is not tried again with the same map: a reload brings other entries.
+  entry.refused_id = lock.map_id();
+  if (!part.rows)
+    return fail(
+        entry, entry.faults.empty() ? "its entries are refused" : entry.faults.front().to_string());
+  auto map = DeclaredMap::create(environment_, std::move(*part.opened));
+  if (!map) return fail(entry, map.error().text());
+  entry.map = std::move(*map);
+  entry.lock = std::move(lock);
+  entry.pinned = true;
+  entry.refused_id = 0;
+  entry.failures = 0;
+  entry.faults.clear();
+  environment_.log.info("map {}: {} entries are declared for {}", entry.spec->name,
+                        part.rows->size(), entry.spec->pin);
+  entry.map->declare(std::move(*part.rows), std::move(part.target->layouts), entry.spec->prune);
+  entry.spec = without_entries(*entry.spec);
+}
+
+void DeclaredMaps::move(Entry& entry, OpenedMap opened, maps::MapLock lock) {
+  if (!entry.map->is_like(opened)) {
+    entry.refused_id = lock.map_id();
+    return fail(entry, "another kind of map is pinned there now: a reload reads its entries anew");
+  }
+  if (auto moved = entry.map->move_to(std::move(opened)); !moved)
+    return fail(entry, moved.error().text());
+  entry.lock = std::move(lock);
+  entry.pinned = true;
+  entry.error.clear();
+  environment_.log.info("map {}: the map that is pinned there now is kept", entry.spec->name);
 }
 
 asio::awaitable<void> DeclaredMaps::settled() {
@@ -294,6 +392,15 @@ asio::awaitable<void> DeclaredMaps::settled() {
     timer.expires_after(kSettleInterval);
     co_await timer.async_wait(asio::as_tuple(asio::use_awaitable));
   }
+}
+
+std::vector<std::string> DeclaredMaps::problems() const {
+  std::vector<std::string> result;
+  for (const auto& entry : entries_) {
+    if (!entry->error.empty()) result.push_back("map " + entry->spec->name + ": " + entry->error);
+    if (entry->state() == DeclaredMapState::kFailing) result.push_back(describe_failing(*entry));
+  }
+  return result;
 }
 
 }  // namespace mapgate::engine

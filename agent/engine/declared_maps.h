@@ -30,30 +30,32 @@
 namespace mapgate::engine {
 
 enum class DeclaredMapState : std::uint8_t {
-  kWaiting,  // nothing is pinned there yet
+  kWaiting,  // nothing is pinned there
   kFailed,   // it cannot be used, or the entries do not fit it; see the error
   kSyncing,  // the kernel is being brought to what is declared
-  kInSync,   // the kernel has what is declared, apart from rows that fail
+  kFailing,  // the kernel has what is declared, apart from rows that fail
+  kInSync,   // the kernel has what is declared
 };
 [[nodiscard]] std::string_view to_string(DeclaredMapState state);
 
 // The maps that the spec declares. Each is opened, filled and kept on its own: one that is not
-// there, cannot be used, or is written by another, is tried again and holds up nothing. For the
-// thread of `io`; entries are read by a thread of its own.
+// there, cannot be used, or is written by another, is tried again and holds up nothing. Their pins
+// are watched: a map that comes in the place of one that is kept is kept from then on, if it is
+// like it. For the thread of `io`; maps are made and entries are read by a thread of its own.
 class DeclaredMaps {
  public:
   struct Options {
     std::filesystem::path spec_file;   // named by faults
     std::filesystem::path own_folder;  // where mapgate's own maps are pinned
-    std::chrono::milliseconds retry_interval = std::chrono::seconds(1);
+    std::chrono::milliseconds interval = std::chrono::seconds(1);  // between looks at the pins
   };
 
   // What a spec's maps are to hold, read and checked.
   struct Prepared {
     struct Part {
-      std::shared_ptr<policy::MapSpec> spec;
+      std::shared_ptr<const policy::MapSpec> spec;
       std::shared_ptr<DeclaredTarget> target;  // null: nothing is known of the map
-      std::optional<OpenedMap> opened;         // empty if it is in use already, or not there
+      std::shared_ptr<OpenedMap> opened;       // null if it is in use already, or not there
       std::optional<DeclaredRows> rows;
       std::string error;  // why it cannot be opened
     };
@@ -76,16 +78,24 @@ class DeclaredMaps {
   // Until every map is in sync, or says why not.
   [[nodiscard]] boost::asio::awaitable<void> settled();
 
+  // What is wrong now, a line for each map that is not as it was declared, apart from those that
+  // are waited for.
+  [[nodiscard]] std::vector<std::string> problems() const;
+
   // One of them. Valid until the next put_in_force().
   struct Entry {
-    policy::MapSpec spec;               // without its entries once they are in force
-    std::optional<maps::MapLock> lock;  // for as long as it is written, or about to be
-    std::unique_ptr<DeclaredMap> map;   // null: not open
-    std::string error;                  // why not
+    std::shared_ptr<const policy::MapSpec> spec;  // without its entries once they are in force
+    std::optional<maps::MapLock> lock;            // for as long as it is written
+    std::unique_ptr<DeclaredMap> map;             // null: none was there yet
+    bool pinned = false;                          // the pin leads to `map`
+    std::string error;                            // why there is no map, or not the one at the pin
     std::vector<policy::SpecError> faults;
     std::uint32_t refused_id = 0;  // the map that cannot be kept, or that the entries do not fit
-    bool locking = false;
-    bool loading = false;
+    bool opening = false;
+    bool reported_failing = false;
+    // Attempts to make it that failed, and rounds to leave out before the next.
+    std::uint32_t failures = 0;
+    std::uint32_t rounds_to_wait = 0;
 
     [[nodiscard]] DeclaredMapState state() const;
   };
@@ -95,25 +105,33 @@ class DeclaredMaps {
  private:
   using Rows = std::expected<DeclaredRows, std::vector<policy::SpecError>>;
 
-  [[nodiscard]] Entry* find_same(const policy::MapSpec& spec);
+  // The entry that keeps the map which `spec` declares, as long as the pin does not lead to
+  // another.
+  [[nodiscard]] Entry* find_kept(const policy::MapSpec& spec, const OpenedMap* pinned);
   [[nodiscard]] std::vector<policy::SpecError> check_pins(
       const std::vector<policy::MapSpec>& specs) const;
-  void open_now(Entry& entry);
   void fail(Entry& entry, std::string error);
+  void fail_to_make(Entry& entry, std::string error);
   void fail_to_lock(Entry& entry, std::uint32_t map_id, const maps::MapError& error);
-  void retry_later();
-  void retry();
-  [[nodiscard]] boost::asio::awaitable<void> fill(std::weak_ptr<const bool> generation,
-                                                  Entry& entry, OpenedMap opened);
-  [[nodiscard]] boost::asio::awaitable<Rows> load(std::shared_ptr<policy::MapSpec> spec,
+
+  void look_again_later();
+  void look(Entry& entry);
+  void look_at_missing_pin(Entry& entry);
+  void report_failing(Entry& entry);
+
+  void open(Entry& entry, Prepared::Part part);
+  [[nodiscard]] boost::asio::awaitable<void> open_part(Entry& entry, Prepared::Part part,
+                                                       std::weak_ptr<const bool> generation);
+  [[nodiscard]] boost::asio::awaitable<Rows> load(std::shared_ptr<const policy::MapSpec> spec,
                                                   std::shared_ptr<DeclaredTarget> target);
-  void use(Entry& entry, OpenedMap opened, DeclaredRows rows, schema::MapLayouts layouts);
+  void fill(Entry& entry, Prepared::Part part, maps::MapLock lock);
+  void move(Entry& entry, OpenedMap opened, maps::MapLock lock);
 
   const DeclaredMap::Environment environment_;
   const Options options_;
   const std::string spec_file_;
   std::vector<std::unique_ptr<Entry>> entries_;
-  boost::asio::steady_timer retry_timer_;
+  boost::asio::steady_timer timer_;
   // Replaced with every put_in_force(): what was begun for the entries before ends by itself.
   std::shared_ptr<const bool> generation_ = std::make_shared<const bool>(true);
   std::stop_source stop_;

@@ -67,11 +67,13 @@ boost::asio::awaitable<ReloadResult> SpecController::bring_in(policy::Spec spec,
   auto prepared = co_await maps_.prepare(std::move(spec.maps));
   if (!prepared) co_return refused(std::move(prepared.error()));
   ApplyResult applied = co_await (engine_.*apply)(std::move(spec));
+  ReloadResult result{applied.outcome, applied.revision, std::move(applied.error), {}, {}};
   if (applied.outcome == ApplyOutcome::kApplied) {
     maps_.put_in_force(std::move(*prepared));
     co_await maps_.settled();
+    result.problems = maps_.problems();
   }
-  co_return ReloadResult{applied.outcome, applied.revision, std::move(applied.error), {}};
+  co_return result;
 }
 
 void SpecController::finish(std::uint64_t turn, ReloadResult result, const Done& done) {

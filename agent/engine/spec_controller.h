@@ -32,6 +32,7 @@ struct ReloadResult {
   reconciler::Revision revision = 0;
   std::string error;                      // one line; empty when applied or superseded
   std::vector<policy::SpecError> faults;  // of a file that does not parse
+  std::vector<std::string> problems;      // of one in force: what the kernel does not have of it
 };
 
 // Brings the spec file into force, and remembers how that went. For the thread of `io`.

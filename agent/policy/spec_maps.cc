@@ -91,6 +91,10 @@ class MapsReader {
       errors_.add(place, in_quotes(*text) + " is a folder");
       return {};
     }
+    if (std::filesystem::path(pin).filename().native().contains('.')) {
+      errors_.add(place, in_quotes(*text) + " has a dot: the kernel keeps such names for itself");
+      return {};
+    }
     refuse_repeated(place, pins_, pin, "pin");
     return pin;
   }

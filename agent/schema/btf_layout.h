@@ -15,6 +15,8 @@ namespace mapgate::schema {
 struct MapLayouts {
   policy::Layout key;
   policy::Layout value;
+
+  friend bool operator==(const MapLayouts&, const MapLayouts&) = default;
 };
 
 // The layout of a type. Types that a document cannot hold (pointers, floats) become hex. The error

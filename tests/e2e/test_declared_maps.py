@@ -256,6 +256,63 @@ class PinsTest(DeclaredMapsTest):
         return json.loads(subprocess.run(["bpftool", "-j", "map", "dump", "pinned", path], capture_output=True,
                                          check=True).stdout)
 
+    def load_another(self):
+        """Maps and programs as in self.folder, new ones: as a program does that is started again."""
+        another = self.world.bpffs.parent / "another"
+        another.mkdir()
+        self.world.run("bpftool", "prog", "loadall", self.object(), another / "programs", "pinmaps", another)
+        return another
+
+    def wait_for_state(self, name, state):
+        harness.wait_until(lambda: self.status(name)["state"] == state, f"{name} is {state}")
+
+    def test_a_map_that_takes_the_place_of_another_is_filled(self):
+        self.start(self.declare("flows", FLOWS))
+        before = self.status("flows")["id"]
+        (self.load_another() / "flows").rename(self.pin("flows"))
+        harness.wait_until(lambda: self.status("flows")["id"] != before, "the new map is noticed")
+        self.wait_for_state("flows", "in sync")
+        self.assertEqual(in_order(FLOWS), in_order(self.entries("flows")))
+        self.assertEqual(0, self.reload(self.declare("flows", FLOWS[:1])).returncode)
+        self.assertEqual(FLOWS[:1], self.entries("flows"))
+
+    def test_a_pin_that_is_removed_is_noticed_and_the_next_map_there_is_filled(self):
+        self.start(self.declare("flows", FLOWS), self.declare("limits", LIMITS))
+        self.pin("flows").unlink()
+        self.wait_for_state("flows", "waiting")
+        self.assertEqual("in sync", self.status("limits")["state"])
+        (self.load_another() / "flows").rename(self.pin("flows"))
+        self.wait_for_state("flows", "in sync")
+        self.assertEqual(in_order(FLOWS), in_order(self.entries("flows")))
+
+    def test_the_pin_of_a_map_that_mapgate_makes_is_put_back(self):
+        self.start(self.created())
+        before = self.status("made")["id"]
+        pin = self.folder / "deep" / "made"
+        pin.unlink()
+        harness.wait_until(pin.exists, "it is pinned again")
+        self.wait_for_state("made", "in sync")
+        self.assertEqual(before, self.status("made")["id"])
+        self.assertEqual(self.created()["entries"], self.entries("made"))
+
+    def test_a_map_of_another_kind_in_the_place_is_reported_and_left_alone_until_a_reload(self):
+        self.start(self.declare("flows", FLOWS, prune=True))
+        another = self.load_another()
+        self.world.run("bpftool", "map", "update", "pinned", another / "limits", *"key hex 01 00 00 00 value hex "
+                       "09 00 00 00 00 00 00 00".split())
+        (another / "limits").rename(self.pin("flows"))
+        self.wait_for_state("flows", "failed")
+        self.assertIn("another kind of map is pinned there now", self.status("flows")["error"])
+        self.assertEqual([0, 9, 0, 0], [entry["value"] for entry in self.dump("flows")])
+        self.assertEqual(0, self.reload(self.declare("flows", LIMITS)).returncode)
+        self.assertEqual("in sync", self.status("flows")["state"])
+
+    def test_a_reload_right_after_a_map_was_replaced_goes_to_the_new_one(self):
+        self.start(self.declare("flows", FLOWS))
+        (self.load_another() / "flows").rename(self.pin("flows"))
+        self.assertEqual(0, self.reload(self.declare("flows", FLOWS[:1])).returncode)
+        self.assertEqual(FLOWS[:1], self.entries("flows"))
+
     def test_maps_of_mapgates_own_are_refused(self):
         self.start(self.declare("limits", LIMITS))
         refused = self.reload({"name": "mine", "pin": str(self.daemon.bpffs / "maps" / "mg_addresses"), "entries": []},
@@ -279,7 +336,9 @@ class PinsTest(DeclaredMapsTest):
         self.start(ring_buffer, limits)
         self.assertEqual("failed", self.status("rb")["state"])
         self.assertIn("are not supported", self.status("rb")["error"])
-        self.reload(self.declare("rb", [{"key": "0x", "value": "0x"}]), limits)
+        reloaded = self.reload(self.declare("rb", [{"key": "0x", "value": "0x"}]), limits, check=False)
+        self.assertEqual(3, reloaded.returncode)
+        self.assertIn("map rb: ", reloaded.stdout)
         self.assertEqual("failed", self.status("rb")["state"])
         self.assertIn("are not supported", self.status("rb")["error"])
         self.assertEqual("in sync", self.status("limits")["state"])
@@ -295,6 +354,40 @@ class PinsTest(DeclaredMapsTest):
                          {entry["key"]["addr"] for entry in self.entries("made")}, named)
         failing = self.daemon.json("get", "--map", "made", "--state", "error")["entries"]
         self.assertEqual(named, {row["key"]["addr"] for row in failing})
+
+    def test_a_reload_and_the_log_say_that_rows_fail_until_they_do_not(self):
+        entries = [{"key": {"prefixlen": 32, "addr": f"10.0.0.{i}"}, "value": i} for i in range(20)]
+        self.start(self.declare("limits", LIMITS))
+        reloaded = self.reload(self.created(entries=entries), check=False)
+        self.assertEqual(3, reloaded.returncode)
+        complaint = 'map made: 4 entries are not in the kernel as declared, the first because: map "made" is full'
+        self.assertIn(complaint, reloaded.stdout)
+        self.assertEqual("failing", self.status("made")["state"])
+        harness.wait_until(lambda: complaint in self.daemon.log_text(), "it is logged")
+        self.reload(self.created(entries=entries[:16]))
+        self.assertEqual("in sync", self.status("made")["state"])
+        harness.wait_until(lambda: "map made: all of its entries" in self.daemon.log_text(), "and that it is over")
+
+    def test_a_pin_that_can_be_none_is_refused_with_the_reason(self):
+        nowhere = self.world.folder / "deep" / "made"
+        folder, file = self.folder / "folder", self.world.folder / "file"
+        folder.mkdir()
+        file.write_text("")
+        reasons = {nowhere: "is not on a BPF filesystem", folder: "is a folder, and no pin",
+                   file: "is no pin: it is not on a BPF filesystem"}
+        self.start(*(self.created(name=f"made{i}", pin=str(pin)) for i, pin in enumerate(reasons)))
+        for i, reason in enumerate(reasons.values()):
+            self.assertEqual("failed", self.status(f"made{i}")["state"])
+            self.assertIn(reason, self.status(f"made{i}")["error"])
+        self.assertFalse(nowhere.parent.exists())
+
+    def test_a_map_that_the_kernel_has_no_memory_for_holds_up_nothing_and_is_tried_less_and_less_often(self):
+        huge = {"name": "huge", "pin": str(self.folder / "huge"), "layout": {"key": "u32", "value": "hex[60000]"},
+                "create": {"type": "array", "maxEntries": 60_000_000}}
+        self.start(huge, self.declare("limits", LIMITS))
+        self.assertEqual("failed", self.status("huge")["state"])
+        self.assertIn("array, keys of 4 and values of 60000 bytes, 60000000 entries", self.status("huge")["error"])
+        self.assertEqual("in sync", self.status("limits")["state"])
 
 
 class OneWriterTest(DeclaredMapsTest):
@@ -320,7 +413,7 @@ class OneWriterTest(DeclaredMapsTest):
         self.assertIn(f"process {self.daemon.process.pid} (mapgated) writes this map", refused["error"])
         self.assertIn(refused["error"], second.ctl("status").stdout)
         self.assertEqual(in_order(FLOWS), in_order(self.entries("flows")))
-        second.ctl("reload", "--timeout", "60", timeout=90)
+        self.assertEqual(3, second.ctl("reload", "--timeout", "60", check=False, timeout=90).returncode)
         self.assertEqual(("failed", refused["error"]),
                          (self.status("flows", second)["state"], self.status("flows", second)["error"]))
         self.daemon.kill()

@@ -128,6 +128,8 @@ TEST(SpecMaps, MustHaveANameAndAPin) {
               ElementsAre(HasSubstr("/maps/0/name: "), HasSubstr("is not an absolute path")));
   EXPECT_THAT(faults(parse("formatVersion: 1\nmaps: [{name: mg_addresses, pin: /sys/fs/bpf/}]\n")),
               ElementsAre(HasSubstr("mapgate's own maps"), HasSubstr("is a folder")));
+  EXPECT_THAT(faults(parse("formatVersion: 1\nmaps: [{name: a, pin: /a.b/c.d}]\n")),
+              ElementsAre(HasSubstr("\"/a.b/c.d\" has a dot")));
 }
 
 TEST(SpecMaps, OfTheSameNameOrPinAreRefusedNamingBothPlaces) {

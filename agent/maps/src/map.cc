@@ -4,11 +4,15 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
 #include <bpf/bpf.h>
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 namespace mapgate::maps {
@@ -48,7 +52,31 @@ std::expected<Map, MapError> describe(int fd, const std::string& step, const std
   return Map(fd, std::move(info), std::move(path));
 }
 
+// The kernel says EACCES for a folder and for a file of another filesystem.
+std::string why_no_pin(const std::string& path, int code) {
+  struct stat status {};
+  if (code == ENOENT || stat(path.c_str(), &status) != 0) return describe_errno(code);
+  if (S_ISDIR(status.st_mode)) return "is a folder, and no pin";
+  if (!is_bpf_filesystem(path)) return "is no pin: it is not on a BPF filesystem";
+  return describe_errno(code);
+}
+
+// EINVAL may be about any of it.
+std::string describe_creation(const MapInfo& info) {
+  std::ostringstream text;
+  text << describe_type(info.type) << ", keys of " << info.key_size << " and values of "
+       << info.value_size << " bytes, " << info.max_entries << " entries, flags 0x" << std::hex
+       << info.flags;
+  return text.str();
+}
+
 }  // namespace
+
+bool is_bpf_filesystem(const std::string& path) {
+  struct statfs status {};
+  return statfs(path.c_str(), &status) == 0 &&
+         static_cast<std::uint32_t>(status.f_type) == std::uint32_t{BPF_FS_MAGIC};
+}
 
 Map::Map(int fd, MapInfo info, std::string pin_path)
     : fd_(fd), info_(std::move(info)), pin_path_(std::move(pin_path)) {}
@@ -74,13 +102,15 @@ std::expected<Map, MapError> Map::create(const MapInfo& info, const Map* inner) 
   if (inner != nullptr) options.inner_map_fd = static_cast<std::uint32_t>(inner->fd());
   const int fd = bpf_map_create(info.type, info.name.c_str(), info.key_size, info.value_size,
                                 info.max_entries, &options);
-  if (fd < 0) return std::unexpected(failure("create map", info.name, -fd));
+  if (fd < 0)
+    return std::unexpected(MapError{"create map", info.name, -fd,
+                                    describe_errno(-fd) + " (" + describe_creation(info) + ")"});
   return describe(fd, "create map", info.name, {});
 }
 
 std::expected<Map, MapError> Map::open_pin(const std::string& path) {
   const int fd = bpf_obj_get(path.c_str());
-  if (fd < 0) return std::unexpected(failure("open pin", path, -fd));
+  if (fd < 0) return std::unexpected(MapError{"open pin", path, -fd, why_no_pin(path, -fd)});
   return describe(fd, "open pin", path, path);
 }
 

@@ -22,6 +22,9 @@ struct MapInfo {
   std::string name;         // at most 15 characters
 };
 
+// Whether `path` exists and lies on one: pins can be nowhere else.
+[[nodiscard]] bool is_bpf_filesystem(const std::string& path);
+
 // Owns a file descriptor of a BPF map. A pin outlives it. Not thread-safe; move-only.
 class Map {
  public:
