@@ -3,10 +3,12 @@
 
 #include <bpf/bpf.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
 #include "agent/datapath/kernel_object.h"
+#include "agent/schema/btf_layout.h"
 #include "agent/unique_fd.h"
 
 namespace mapgate::datapath {
@@ -21,6 +23,31 @@ std::vector<fs::path> pins_below(const fs::path& directory) {
        entry.increment(error))
     if (!entry->is_directory(error)) result.push_back(entry->path());
   return result;
+}
+
+// What an enum's further values are called changes no byte.
+bool same_fields(const policy::Layout& a, const policy::Layout& b) {
+  return a.kind == b.kind && a.size == b.size && a.offset == b.offset &&
+         a.bit_offset == b.bit_offset && a.bit_size == b.bit_size && a.is_signed == b.is_signed &&
+         a.big_endian == b.big_endian && a.name == b.name && a.count == b.count &&
+         std::ranges::equal(a.parts, b.parts, same_fields);
+}
+
+// Nothing is known of what is all hex.
+bool are_alike(const policy::Layout& a, const policy::Layout& b) {
+  const bool unknown =
+      a.kind == policy::Layout::Kind::kBytes || b.kind == policy::Layout::Kind::kBytes;
+  return unknown || same_fields(a, b);
+}
+
+bool has_other_types(const bpf_object* object, const bpf_map* map, const maps::Map& found) {
+  const btf* types = bpf_object__btf(object);
+  const auto there = schema::layouts_of_map(found.fd());
+  if (types == nullptr || !there) return false;
+  const schema::MapLayouts wanted =
+      schema::layouts_of_types(*types, bpf_map__btf_key_type_id(map), bpf_map__key_size(map),
+                               bpf_map__btf_value_type_id(map), bpf_map__value_size(map));
+  return !are_alike(there->key, wanted.key) || !are_alike(there->value, wanted.value);
 }
 
 }  // namespace
@@ -70,7 +97,9 @@ const maps::Map* FoundMaps::find(const std::string& name) const {
   return &used->second.front();
 }
 
-std::string layout_difference(const bpf_map* map, const maps::MapInfo& found) {
+std::string layout_difference(const bpf_object* object, const bpf_map* map,
+                              const maps::Map& found_map) {
+  const maps::MapInfo& found = found_map.info();
   struct Property {
     const char* name;
     std::uint32_t found;
@@ -86,7 +115,7 @@ std::string layout_difference(const bpf_map* map, const maps::MapInfo& found) {
     if (property.found != property.wanted)
       return std::string(property.name) + " " + std::to_string(property.found) + ", wanted " +
              std::to_string(property.wanted);
-  return {};
+  return has_other_types(object, map, found_map) ? "other types of keys or values" : "";
 }
 
 }  // namespace mapgate::datapath

@@ -39,8 +39,9 @@ class FoundMaps {
   std::set<std::uint32_t> seen_;                        // maps in used_, by id
 };
 
-// How `found` differs from what `map` defines, its size aside: "value size 16, wanted 8". Empty: it
-// does not.
-[[nodiscard]] std::string layout_difference(const bpf_map* map, const maps::MapInfo& found);
+// How `found` differs from what `map`, one of `object`'s, defines, its size aside: "value size 16,
+// wanted 8", or "other types". Empty: it does not, or has no BTF to tell.
+[[nodiscard]] std::string layout_difference(const bpf_object* object, const bpf_map* map,
+                                            const maps::Map& found);
 
 }  // namespace mapgate::datapath

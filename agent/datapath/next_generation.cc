@@ -26,9 +26,10 @@ bool is_desired_state(std::string_view map) {
 
 enum class Use : std::uint8_t { kShare, kCopy, kFillAnew, kIgnore };
 
-Result<Use> use_of(const bpf_map* map, const maps::Map& found, bool in_use, bool replace) {
+Result<Use> use_of(const bpf_object* object, const bpf_map* map, const maps::Map& found,
+                   bool in_use, bool replace) {
   const std::string name = bpf_map__name(map);
-  const std::string difference = layout_difference(map, found.info());
+  const std::string difference = layout_difference(object, map, found);
   if (difference.empty()) {
     if (!is_replaceable(name)) return Use::kShare;
     const bool other_size =
@@ -59,7 +60,7 @@ Result<NextGeneration> load_next_generation(const Options& options, const FoundM
     const maps::Map* before = found.find(name);
     if (before == nullptr) continue;
     const bool replace = std::ranges::find(names, name) != names.end();
-    const auto use = use_of(map, *before, found.is_in_use(name), replace);
+    const auto use = use_of(next.set.object(), map, *before, found.is_in_use(name), replace);
     if (!use) return std::unexpected(use.error());
     if (*use == Use::kCopy) copied.push_back(name);
     if (*use == Use::kFillAnew) next.unfilled.push_back(name);

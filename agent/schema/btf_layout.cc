@@ -220,19 +220,22 @@ Result layout_of_type(const btf& types, std::uint32_t type_id) {
   return BtfReader(types).read(type_id);
 }
 
+MapLayouts layouts_of_types(const btf& types, std::uint32_t key_type, std::uint32_t key_size,
+                            std::uint32_t value_type, std::uint32_t value_size) {
+  return {layout_or_hex(types, key_type, key_size), layout_or_hex(types, value_type, value_size)};
+}
+
 std::expected<MapLayouts, std::string> layouts_of_map(int fd) {
   bpf_map_info info{};
   std::uint32_t size = sizeof info;
   if (const int error = -bpf_obj_get_info_by_fd(fd, &info, &size); error != 0)
     return std::unexpected(std::string("cannot read what the map is: ") + std::strerror(error));
-  MapLayouts layouts{hex_layout(info.key_size), hex_layout(info.value_size)};
-  if (info.btf_id == 0) return layouts;
+  if (info.btf_id == 0) return MapLayouts{hex_layout(info.key_size), hex_layout(info.value_size)};
   const std::unique_ptr<btf, FreeBtf> types(btf__load_from_kernel_by_id(info.btf_id));
   if (!types)
     return std::unexpected(std::string("cannot read the map's BTF: ") + std::strerror(errno));
-  layouts.key = layout_or_hex(*types, info.btf_key_type_id, info.key_size);
-  layouts.value = layout_or_hex(*types, info.btf_value_type_id, info.value_size);
-  return layouts;
+  return layouts_of_types(*types, info.btf_key_type_id, info.key_size, info.btf_value_type_id,
+                          info.value_size);
 }
 
 }  // namespace mapgate::schema

@@ -24,6 +24,12 @@ struct MapLayouts {
 [[nodiscard]] std::expected<policy::Layout, std::string> layout_of_type(const btf& types,
                                                                         std::uint32_t type_id);
 
+// Of the types of a map's keys and values, 0: none. Hex for what has no type, or one of another
+// size.
+[[nodiscard]] MapLayouts layouts_of_types(const btf& types, std::uint32_t key_type,
+                                          std::uint32_t key_size, std::uint32_t value_type,
+                                          std::uint32_t value_size);
+
 // By the BTF that the kernel has for the map behind `fd`; hex for what it has none for, or none
 // that describes all of its bytes. Fails only if the kernel does not tell.
 [[nodiscard]] std::expected<MapLayouts, std::string> layouts_of_map(int fd);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Maps that get another size or layout, and the workload that must not notice.
 #include <bpf/bpf.h>
+#include <bpf/btf.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -292,7 +293,7 @@ TEST_F(ReplaceMapsTest, AKillAtAnyMomentLeavesWhatTheNextOneCanTakeOver) {
   EXPECT_EQ(client.stop(), 0);
 }
 
-// As a version before this one would have left it: addresses with a larger value.
+// As a version before this one would have left it: addresses with another value.
 class OlderLayoutTest : public ReplaceMapsTest {
  protected:
   struct OldValue {
@@ -312,14 +313,14 @@ class OlderLayoutTest : public ReplaceMapsTest {
   void leave_older_version() {
     auto set = ProgramSet::open(options());
     ASSERT_TRUE(set);
-    ASSERT_EQ(bpf_map__set_value_size(set->skeleton().maps.mg_addresses, sizeof(OldValue)), 0);
+    define_addresses(*set);
     ASSERT_TRUE(set->load(false));
     const mg_workload workload{MG_MODE_ENFORCE, 0};
     write(*set, "mg_workloads", kWorkload, workload);
     mg_address_key key{};
     key.workload = kWorkload;
     std::ranges::copy(Endpoint(kIpv4World.allowed, 0).mapped(), key.address);
-    write(*set, "mg_addresses", key, OldValue{kFirstSet, 0});
+    write_address(*set, key);
     mg_port_key all{};
     all.prefixlen = 32;
     all.workload = kWorkload;
@@ -329,6 +330,13 @@ class OlderLayoutTest : public ReplaceMapsTest {
     write(*set, "mg_bindings", cgroup_.id(), mg_binding{kWorkload, 0});
     write(*set, "mg_cgroups", cgroup_.id(), mg_cgroup{kWorkload});
     ASSERT_TRUE(ObjectPins(options().bpffs).pin(set->object()));
+  }
+
+  virtual void define_addresses(ProgramSet& set) {
+    ASSERT_EQ(bpf_map__set_value_size(set.skeleton().maps.mg_addresses, sizeof(OldValue)), 0);
+  }
+  virtual void write_address(const ProgramSet& set, const mg_address_key& key) {
+    write(set, "mg_addresses", key, OldValue{kFirstSet, 0});
   }
 
   template <typename Key, typename Value>
@@ -361,6 +369,46 @@ TEST_F(OlderLayoutTest, IsEnforcedUntilTheMapOfTheNewLayoutIsFilled) {
   EXPECT_EQ(send_to(kIpv4World.allowed), 0);
   EXPECT_EQ(send_to(kIpv4World.forbidden), EPERM);
   expect_one_set_of_maps();
+  reopen(options());
+  EXPECT_FALSE(datapath_->awaits_contents());
+}
+
+// The sizes alone do not show it.
+class OlderTypesTest : public OlderLayoutTest {
+ protected:
+  void define_addresses(ProgramSet& set) override {
+    const std::unique_ptr<btf, decltype(&btf__free)> types(btf__new_empty(), btf__free);
+    const int word = btf__add_int(types.get(), "unsigned int", 4, 0);
+    const int byte = btf__add_int(types.get(), "unsigned char", 1, 0);
+    const int address = btf__add_array(types.get(), word, byte, 16);
+    const int key = btf__add_struct(types.get(), "mg_address_key", sizeof(mg_address_key));
+    ASSERT_EQ(btf__add_field(types.get(), "workload", word, 0, 0), 0);
+    ASSERT_EQ(btf__add_field(types.get(), "address", address, 32, 0), 0);
+    const int value = btf__add_struct(types.get(), "mg_port_sets", sizeof(mg_port_sets));
+    ASSERT_EQ(btf__add_field(types.get(), "low", word, 0, 0), 0);
+    ASSERT_EQ(btf__add_field(types.get(), "high", word, 32, 0), 0);
+    ASSERT_EQ(btf__load_into_kernel(types.get()), 0);
+    LIBBPF_OPTS(bpf_map_create_opts, options,
+                .btf_fd = static_cast<std::uint32_t>(btf__fd(types.get())),
+                .btf_key_type_id = static_cast<std::uint32_t>(key),
+                .btf_value_type_id = static_cast<std::uint32_t>(value));
+    const UniqueFd map(bpf_map_create(BPF_MAP_TYPE_HASH, "mg_addresses", sizeof(mg_address_key),
+                                      sizeof(mg_port_sets), 64, &options));
+    ASSERT_TRUE(map) << errno;
+    ASSERT_TRUE(ProgramSet::reuse(set.skeleton().maps.mg_addresses, map.get()));
+  }
+  void write_address(const ProgramSet& set, const mg_address_key& key) override {
+    write(set, "mg_addresses", key, mg_port_sets{kFirstSet});
+  }
+};
+
+TEST_F(OlderTypesTest, AreNotTakenForTheNewOnes) {
+  reopen(options());
+  ASSERT_TRUE(datapath_->awaits_contents());
+  EXPECT_EQ(send_to(kIpv4World.allowed), 0);
+  learn(kIpv4World.allowed, kFirstSet);
+  ASSERT_TRUE(datapath_->switch_over());
+  EXPECT_EQ(send_to(kIpv4World.allowed), 0);
   reopen(options());
   EXPECT_FALSE(datapath_->awaits_contents());
 }
