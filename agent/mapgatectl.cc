@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <iostream>
 #include <optional>
 #include <string>
@@ -87,24 +88,18 @@ std::string parameter(const std::string& name, const std::string& value) {
   return value.empty() ? "" : "&" + name + "=" + percent_encode(value);
 }
 
-// All pages of a list as one.
-Json request_list(const CommandLine& line, const std::string& path, const std::string& query,
-                  const std::string& list) {
-  Json whole;
+// Page by page: a list may be longer than fits into memory.
+void for_each_page(const CommandLine& line, const std::string& path, const std::string& query,
+                   const std::function<void(Json)>& visit) {
   std::string from;
   for (;;) {
     Json page = request(line, "GET", path + "?limit=10000" + query + from, kPatience).body;
-    if (whole.is_null()) {
-      whole = page;
-    } else {
-      for (Json& entry : page[list]) whole[list].push_back(std::move(entry));
-    }
-    if (page["next"].is_null()) break;
-    const Json& next = page["next"];
+    const Json next = std::exchange(page["next"], {});
+    page.erase("next");
+    visit(std::move(page));
+    if (next.is_null()) return;
     from = parameter("from", next.is_string() ? next.get<std::string>() : next.dump());
   }
-  whole.erase("next");
-  return whole;
 }
 
 // --- tables
@@ -129,21 +124,53 @@ std::string cell(const Json& value) {
 
 using Row = std::vector<std::string>;
 
-void print_table(const Row& header, const std::vector<Row>& rows) {
-  std::vector<std::size_t> widths;
-  for (const std::string& title : header) widths.push_back(title.size());
-  for (const Row& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+struct Table {
+  Row header;
+  std::vector<Row> rows;
+};
+
+// Prints a table, or several parts of one. Columns are as wide as what was there so far.
+class TablePrinter {
+ public:
+  void print(Table part) {
+    if (!header_printed_) header_ = std::move(part.header);
+    if (part.rows.empty()) return;
+    widths_.resize(header_.size());
+    widen(header_);
+    for (const Row& row : part.rows) widen(row);
+    print_header();
+    for (const Row& row : part.rows) print_row(row);
   }
-  const auto print_row = [&](const Row& row) {
+  // Behind the last part: a table without rows has a header.
+  void finish() {
+    widths_.resize(header_.size());
+    widen(header_);
+    print_header();
+  }
+
+ private:
+  void widen(const Row& row) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths_[i] = std::max(widths_[i], row[i].size());
+  }
+  void print_header() {
+    if (!std::exchange(header_printed_, true)) print_row(header_);
+  }
+  void print_row(const Row& row) const {
     std::string text;
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      text += i + 1 == row.size() ? row[i] : fmt::format("{:{}}  ", row[i], widths[i]);
-    }
+    for (std::size_t i = 0; i < row.size(); ++i)
+      text += i + 1 == row.size() ? row[i] : fmt::format("{:{}}  ", row[i], widths_[i]);
     std::cout << text << "\n";
-  };
-  print_row(header);
-  for (const Row& row : rows) print_row(row);
+  }
+
+  Row header_;
+  bool header_printed_ = false;
+  std::vector<std::size_t> widths_;
+};
+
+void print_table(Row header, std::vector<Row> rows) {
+  TablePrinter printer;
+  printer.print({std::move(header), std::move(rows)});
+  printer.finish();
 }
 
 // A declared map's, in one line.
@@ -267,7 +294,7 @@ std::string declared_value(const Json& entry) {
 }
 
 // Of a declared map, in one line each, as the spec could have them.
-void print_declared_entries(const Json& body) {
+Table declared_entries_table(const Json& body) {
   std::vector<Row> rows;
   for (const Json& entry : body["entries"]) {
     Row row = {printable(entry["key"].dump()), printable(declared_value(entry))};
@@ -280,11 +307,11 @@ void print_declared_entries(const Json& body) {
   Row header = {"KEY", "VALUE"};
   if (!rows.empty() && rows.front().size() > header.size())
     header = {"KEY", "VALUE", "STATE", "ERROR"};
-  print_table(header, rows);
+  return {std::move(header), std::move(rows)};
 }
 
-void print_entries(const Json& body) {
-  if (body.contains("pin")) return print_declared_entries(body);
+Table entries_table(const Json& body) {
+  if (body.contains("pin")) return declared_entries_table(body);
   std::vector<Row> rows;
   for (const Json& row : body["entries"]) {
     std::string value = row.contains("ports")  ? cell(row["ports"])
@@ -295,10 +322,10 @@ void print_entries(const Json& body) {
                     cell(row["revision"]), std::move(state),
                     row["error"].is_null() ? "" : cell(row["error"]["text"])});
   }
-  print_table({"MAP", "WORKLOAD", "KEY", "VALUE", "REVISION", "STATE", "ERROR"}, rows);
+  return {{"MAP", "WORKLOAD", "KEY", "VALUE", "REVISION", "STATE", "ERROR"}, std::move(rows)};
 }
 
-void print_names(const Json& body) {
+Table names_table(const Json& body) {
   std::vector<Row> rows;
   for (const Json& entry : body["names"]) {
     rows.push_back(
@@ -306,7 +333,7 @@ void print_names(const Json& body) {
          entry["name"].get_ref<const std::string&>().empty() ? "(unknown)" : cell(entry["name"]),
          cell(entry["address"]), cell(entry["ports"]), cell(entry["expires_seconds"]) + " s"});
   }
-  print_table({"WORKLOAD", "NAME", "ADDRESS", "PORTS", "EXPIRES IN"}, rows);
+  return {{"WORKLOAD", "NAME", "ADDRESS", "PORTS", "EXPIRES IN"}, std::move(rows)};
 }
 
 void print_answers(const Json& body) {
@@ -337,6 +364,50 @@ ExitCode print(const CommandLine& line, const Json& body, void (*table)(const Js
   } else {
     table(body);
   }
+  return kDone;
+}
+
+// One entry per line.
+class JsonListPrinter {
+ public:
+  explicit JsonListPrinter(std::string list) : list_(std::move(list)) {}
+
+  void print(Json page) {
+    const Json entries = std::exchange(page[list_], {});
+    page.erase(list_);
+    if (separator_.empty()) print_head(page);
+    for (const Json& entry : entries) {
+      std::cout << separator_ << "    " << entry.dump();
+      separator_ = ",\n";
+    }
+  }
+  void finish() const { std::cout << (separator_ == "\n" ? "" : "\n  ") << "]\n}\n"; }
+
+ private:
+  // Everything but the closing brace.
+  void print_head(const Json& head) {
+    std::string text = head.dump(2);
+    text.resize(text.rfind('}'));
+    while (text.ends_with('\n')) text.pop_back();
+    std::cout << text << (head.empty() ? "\n" : ",\n") << "  \"" << list_ << "\": [";
+    separator_ = "\n";
+  }
+
+  const std::string list_;
+  std::string separator_;
+};
+
+ExitCode print_list(const CommandLine& line, const std::string& path, const std::string& query,
+                    const std::string& list, Table (*table)(const Json&)) {
+  if (line.output == "json") {
+    JsonListPrinter printer(list);
+    for_each_page(line, path, query, [&](Json page) { printer.print(std::move(page)); });
+    printer.finish();
+    return kDone;
+  }
+  TablePrinter printer;
+  for_each_page(line, path, query, [&](const Json& page) { printer.print(table(page)); });
+  printer.finish();
   return kDone;
 }
 
@@ -383,7 +454,7 @@ void add_commands(CLI::App& app, CommandLine& line, Command& command) {
       add("get", "Rows with their status, or what a declared map holds", [](const CommandLine& l) {
         const std::string query = parameter("map", l.map) + parameter("workload", l.workload) +
                                   parameter("state", l.state);
-        return print(l, request_list(l, "/v1/entries", query, "entries"), print_entries);
+        return print_list(l, "/v1/entries", query, "entries", entries_table);
       });
   get->add_option("--map", line.map,
                   "Only rows of this map, e.g. mg_addresses; or a map that the spec declares");
@@ -392,8 +463,7 @@ void add_commands(CLI::App& app, CommandLine& line, Command& command) {
       ->check(CLI::IsMember({"pending", "done", "error"}));
   CLI::App* names =
       add("names", "Names, and the addresses that they hold open", [](const CommandLine& l) {
-        return print(l, request_list(l, "/v1/names", parameter("workload", l.workload), "names"),
-                     print_names);
+        return print_list(l, "/v1/names", parameter("workload", l.workload), "names", names_table);
       });
   names->add_option("--workload", line.workload, "Only names of this workload");
   add("answers", "The last DNS answers that were held, with their times", [](const CommandLine& l) {

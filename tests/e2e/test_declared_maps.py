@@ -104,6 +104,19 @@ class EveryTypeTest(DeclaredMapsTest):
         self.assertEqual(in_order(changed), in_order(self.entries("flows")))
         self.assertEqual(0, self.status("flows")["resync"]["foreign"])
 
+    def test_a_long_list_is_read_page_by_page(self):
+        count = 25_000
+        lines = [json.dumps({"key": i, "value": i}) for i in range(count)]
+        self.start(self.declare("long", layout={"key": "u32", "value": "u32"}, entriesFrom=self.write_lines(lines),
+                                create={"type": "hash", "maxEntries": count}), self.declare("limits", LIMITS))
+        self.assertEqual(list(range(count)), sorted(entry["key"] for entry in self.entries("long")))
+        table = self.daemon.ctl("get", "--map", "long").stdout.splitlines()
+        self.assertEqual(["KEY", "VALUE"], table[0].split())
+        self.assertEqual(list(range(count)), sorted(int(line.split()[0]) for line in table[1:]))
+        empty = self.daemon.ctl("get", "--map", "long", "--state", "error")
+        self.assertEqual([], self.daemon.json("get", "--map", "long", "--state", "error")["entries"])
+        self.assertEqual(["KEY", "VALUE"], empty.stdout.split())
+
     def test_a_declaration_that_goes_leaves_the_map_as_it_is(self):
         self.start(self.declare("flows", FLOWS, prune=True))
         self.reload(self.declare("limits", LIMITS))
