@@ -40,6 +40,7 @@
 #include "agent/engine/datapath_keeper.h"
 #include "agent/engine/declared_maps.h"
 #include "agent/engine/denial_log.h"
+#include "agent/engine/kernel_connections.h"
 #include "agent/engine/policy_engine.h"
 #include "agent/engine/spec_controller.h"
 #include "agent/state/store.h"
@@ -252,6 +253,7 @@ class Daemon::Parts {
   std::optional<engine::DatapathKeeper> keeper_;
   std::optional<engine::DatapathEnforcement> enforcement_;
   std::unique_ptr<engine::WorkloadBindings> bindings_;
+  std::optional<engine::KernelConnections> connections_;
   std::unique_ptr<engine::PolicyEngine> engine_;
   std::optional<engine::DeclaredMaps> declared_;
   std::optional<engine::SpecController> specs_;
@@ -299,6 +301,7 @@ OrError<void> Daemon::Parts::open_datapath(const policy::NodeSettings& node) {
   datapath_ = std::move(*opened);
   enforcement_.emplace(*datapath_);
   flows_.emplace(*datapath_);
+  connections_.emplace(*datapath_, cgroup_root_);
   return {};
 }
 
@@ -335,8 +338,9 @@ OrError<void> Daemon::Parts::open_engine(const policy::NodeSettings& node) {
   const auto epoch = reconciler::Epoch::from_random(random_number<std::uint64_t>(),
                                                     random_number<std::uint64_t>());
   engine_ = std::make_unique<engine::PolicyEngine>(
-      engine::PolicyEngine::Environment{io_, *used, *keeper_, *bindings_, *store_, log_}, epoch,
-      engine_options);
+      engine::PolicyEngine::Environment{io_, *used, *keeper_, *bindings_, *connections_, *store_,
+                                        log_},
+      epoch, engine_options);
   keeper_->start(engine_->loop());
   open_declared_maps(engine_options.reconciler);
   specs_.emplace(io_, *engine_, *declared_, options_.spec, log_);

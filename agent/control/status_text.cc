@@ -73,6 +73,14 @@ Json describe_reconciler(const engine::AdoptingOperations::Counters& operations,
           {"resync_error", resync.error ? Json(resync.error->text) : Json()}};
 }
 
+Json describe_revocation(const engine::Revocation& revocation) {
+  const engine::Revocation::Counters& counters = revocation.counters();
+  return {{"ended", counters.ended},
+          {"failed", counters.failed},
+          {"unlisted", counters.unlisted},
+          {"recent", revocation.recent()}};
+}
+
 Json describe_store(const state::StoreHealth& health) {
   return {{"queued", health.queued},
           {"written", health.written},
@@ -178,6 +186,7 @@ Json describe_status(const ApiSources& sources, std::size_t waiters) {
           {"names", describe_names(engine.names())},
           {"reconciler", describe_reconciler(engine.operations(), progress.resync)},
           {"spec", describe_spec(sources)},
+          {"connections", describe_revocation(engine.revocation())},
           {"store", describe_store(engine.store_health())},
           {"errors", describe_errors(sources)},
           {"datapath", describe_datapath(sources.datapath())},

@@ -114,6 +114,8 @@ class Datapath::Impl {
   Result<void> set_proxy_ports(const ProxyPorts& ports);
   Result<ProxyPorts> proxy_ports() const;
   std::optional<DnsFlow> lookup_flow(const mg_dns_flow_key& key) const;
+  DestinationPortSets port_sets(std::uint32_t workload, const Address& address,
+                                std::uint8_t protocol, std::uint16_t port) const;
   Result<void> mark_own_socket(int socket);
   std::size_t consume_denials(const DenialCallback& callback);
   Result<Counters> counters(std::uint32_t workload) const;
@@ -378,6 +380,32 @@ std::optional<DnsFlow> Datapath::Impl::lookup_flow(const mg_dns_flow_key& key) c
   return result;
 }
 
+// As judge() of bpf/verdict.bpf.h.
+Datapath::DestinationPortSets Datapath::Impl::port_sets(std::uint32_t workload,
+                                                        const Address& address,
+                                                        std::uint8_t protocol,
+                                                        std::uint16_t port) const {
+  const auto find = [](const bpf_map* map, const auto& key) -> std::uint64_t {
+    mg_port_sets sets{};
+    return bpf_map_lookup_elem(bpf_map__fd(map), &key, &sets) == 0 ? sets.port_sets : 0;
+  };
+  mg_address_key learned{};
+  learned.workload = workload;
+  std::ranges::copy(address, learned.address);
+  mg_prefix_key prefix{};
+  prefix.prefixlen = 8 * (sizeof prefix - sizeof prefix.prefixlen);
+  prefix.workload = workload;
+  std::ranges::copy(address, prefix.address);
+  mg_port_key ports{};
+  ports.prefixlen = 8 * (sizeof ports - sizeof ports.prefixlen);
+  ports.workload = workload;
+  ports.protocol = htons(protocol);
+  ports.port = htons(port);
+  return {.of_address =
+              find(kernel_maps().mg_addresses, learned) | find(kernel_maps().mg_prefixes, prefix),
+          .of_port = find(kernel_maps().mg_ports, ports)};
+}
+
 Result<void> Datapath::Impl::mark_own_socket(int socket) {
   mg_socket value{};
   value.flags = MG_SOCKET_OWN;
@@ -534,6 +562,11 @@ std::optional<DnsFlow> Datapath::lookup_flow(std::uint8_t protocol, std::uint32_
   key.protocol = protocol;
   key.slot = static_cast<std::uint8_t>(slot);
   return impl_->lookup_flow(key);
+}
+
+Datapath::DestinationPortSets Datapath::port_sets(std::uint32_t workload, const Address& address,
+                                                  std::uint8_t protocol, std::uint16_t port) const {
+  return impl_->port_sets(workload, address, protocol, port);
 }
 
 Result<void> Datapath::mark_own_socket(int socket) {

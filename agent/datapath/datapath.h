@@ -167,6 +167,15 @@ class Datapath {
   [[nodiscard]] std::optional<DnsFlow> lookup_flow(std::uint8_t protocol, std::uint32_t slot,
                                                    const Address& source, std::uint16_t port) const;
 
+  // What the maps in use hold for a destination: the sets of its address (learned, or of a prefix)
+  // and those of its port (host byte order; of ICMP the type). It is open if they share a bit.
+  struct DestinationPortSets {
+    std::uint64_t of_address = 0;
+    std::uint64_t of_port = 0;
+  };
+  [[nodiscard]] DestinationPortSets port_sets(std::uint32_t workload, const Address& address,
+                                              std::uint8_t protocol, std::uint16_t port) const;
+
   // Exempts a socket of this process: never steered, never denied.
   [[nodiscard]] Result<void> mark_own_socket(int socket);
 

@@ -198,7 +198,8 @@ NameCacheLimits consistent(NameCacheLimits limits) {
 
 class NameCache::Implementation {
  public:
-  explicit Implementation(const NameCacheLimits& limits) : limits_(consistent(limits)) {}
+  Implementation(const NameCacheLimits& limits, Visitor dropped)
+      : limits_(consistent(limits)), dropped_(std::move(dropped)) {}
   ~Implementation() {
     all_.clear_and_dispose([](Pair* pair) { delete pair; });
   }
@@ -250,7 +251,7 @@ class NameCache::Implementation {
       Pair& pair = *by_expiry_.begin();
       if (pair.expires > now) break;
       ++counters_.expired;
-      remove(pair);
+      drop(pair);
     }
     publish(changes);
   }
@@ -384,14 +385,20 @@ class NameCache::Implementation {
     WorkloadPairs& workload = workloads_[name.workload];
     if (name.size >= limits_.max_per_name) {
       ++counters_.evicted_per_name;
-      remove(name.pairs.front(), &name);
+      drop(name.pairs.front(), &name);
     } else if (workload.size >= limits_.max_per_workload) {
       ++counters_.evicted_per_workload;
-      remove(workload.pairs.front(), &name);
+      drop(workload.pairs.front(), &name);
     } else if (pairs_.size() >= limits_.max_total) {
       ++counters_.evicted_total;
-      remove(all_.front(), &name);
+      drop(all_.front(), &name);
     }
+  }
+
+  // Removes a pair that nobody asked to remove.
+  void drop(Pair& pair, const Name* kept = nullptr) {
+    if (dropped_) dropped_(listed(pair));
+    remove(pair, kept);
   }
 
   // Takes a pair out; also its name with its last pair, unless it is `kept`. Its address stays
@@ -464,6 +471,7 @@ class NameCache::Implementation {
   }
 
   NameCacheLimits limits_;
+  const Visitor dropped_;
   NameCacheCounters counters_;
   EntrySet<Name, NameKey> names_;
   EntrySet<Address, AddressKey> addresses_;
@@ -474,8 +482,8 @@ class NameCache::Implementation {
   std::vector<Address*> changed_;
 };
 
-NameCache::NameCache(const NameCacheLimits& limits)
-    : implementation_(std::make_unique<Implementation>(limits)) {}
+NameCache::NameCache(const NameCacheLimits& limits, Visitor dropped)
+    : implementation_(std::make_unique<Implementation>(limits, std::move(dropped))) {}
 NameCache::~NameCache() = default;
 
 bool NameCache::learn(WorkloadId workload, std::string_view name, std::uint64_t port_sets,

@@ -71,7 +71,10 @@ struct NameCacheCounters {
 // thread-safe.
 class NameCache {
  public:
-  explicit NameCache(const NameCacheLimits& limits = {});
+  // `dropped` is called with every pair that goes by itself, because it has expired or was evicted.
+  // It must not use the cache.
+  using Visitor = std::function<void(const CachedAddress&)>;
+  explicit NameCache(const NameCacheLimits& limits = {}, Visitor dropped = {});
   ~NameCache();
   NameCache(const NameCache&) = delete;
   NameCache& operator=(const NameCache&) = delete;
@@ -105,7 +108,6 @@ class NameCache {
   [[nodiscard]] std::uint64_t port_sets(WorkloadId workload,
                                         const policy::IpAddress& address) const;
 
-  using Visitor = std::function<void(const CachedAddress&)>;
   // Every pair, name by name. The cache must not be changed meanwhile.
   void for_each(const Visitor& visit) const;
   // The pairs of one name, or of one address.

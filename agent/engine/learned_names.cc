@@ -14,6 +14,8 @@ namespace {
 
 // Pairs that expire in one go, so that a crowd of them does not stop the loop.
 constexpr std::size_t kExpirySlice = 1024;
+// Pairs that are remembered after they have expired.
+constexpr std::size_t kMaxExpired = 65536;
 // How often the store is told to drop what has expired.
 constexpr auto kPurgeInterval = std::chrono::minutes(1);
 
@@ -62,7 +64,8 @@ LearnedNames::LearnedNames(boost::asio::io_context& io, Table& table, state::Sto
       log_(log),
       indices_(indices),
       settings_(settings),
-      cache_(limits_of(settings)),
+      expired_(kMaxExpired),
+      cache_(limits_of(settings), [this](const dns::CachedAddress& entry) { expired_.add(entry); }),
       timer_(io) {}
 
 void LearnedNames::restore(const policy::CompiledPolicy& policy,

@@ -14,6 +14,7 @@
 #include "agent/dns/answer_gate.h"
 #include "agent/dns/name_cache.h"
 #include "agent/engine/adopting_operations.h"
+#include "agent/engine/expired_names.h"
 #include "agent/engine/types.h"
 #include "agent/policy/compile.h"
 #include "agent/state/store.h"
@@ -51,6 +52,7 @@ class LearnedNames {
     return policy::address_key(indices_, workload, address);
   }
   [[nodiscard]] const dns::NameCache& cache() const { return cache_; }
+  [[nodiscard]] const ExpiredNames& expired() const { return expired_; }
 
  private:
   using RowKeys = boost::unordered_flat_set<maps::RowKey, maps::RowKeyHash>;
@@ -69,6 +71,7 @@ class LearnedNames {
   spdlog::logger& log_;
   const policy::MapIndices indices_;
   const policy::DnsSettings settings_;
+  ExpiredNames expired_;
   dns::NameCache cache_;
   boost::asio::steady_timer timer_;
   std::optional<dns::TimePoint> timer_at_;

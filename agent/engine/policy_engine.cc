@@ -77,6 +77,7 @@ PolicyEngine::PolicyEngine(const Environment& environment, reconciler::Epoch epo
       loop_(environment.io, table_, operations_, options.reconciler),
       names_(environment.io, table_, environment.store, environment.log, options.indices,
              options.node.dns),
+      revocation_(environment.connections, environment.log),
       turn_(environment.io) {}
 
 PolicyEngine::~PolicyEngine() = default;
@@ -246,13 +247,26 @@ asio::awaitable<ApplyResult> PolicyEngine::change_policy(PolicyPointer to, polic
         return name.empty() ? present & used_port_sets(*active_, workload_name(workload))
                             : active_->match(workload, name).port_sets;
       });
+  co_await revocation_.before(*old, *active_);
   end = co_await run_phase("narrow", plan->narrow, learned, GiveUp::kNever);
   if (end == PhaseEnd::kRealised)
     end = co_await run_phase("merge", plan->merge, none, GiveUp::kNever);
   if (end != PhaseEnd::kRealised)
     co_return ApplyResult{ApplyOutcome::kFailed, 0, "the daemon ends"};
+  co_await end_forbidden_connections();
   save_allocations();
   co_return ApplyResult{ApplyOutcome::kApplied, policy_revision_, {}};
+}
+
+asio::awaitable<void> PolicyEngine::end_forbidden_connections() {
+  const Revocation::ExpiredPortSets would_open = [this](WorkloadId workload,
+                                                        const policy::IpAddress& address) {
+    std::optional<std::uint64_t> port_sets;
+    for (const std::string& name : names_.expired().find(workload, address))
+      port_sets = port_sets.value_or(0) | active_->match(workload, name).port_sets;
+    return port_sets;
+  };
+  co_await revocation_.after(*active_, would_open);
 }
 
 // The maps hold the old policy or more: back to the old one.

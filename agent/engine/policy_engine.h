@@ -22,6 +22,7 @@
 #include "agent/engine/learned_names.h"
 #include "agent/engine/map_control.h"
 #include "agent/engine/reconcile_loop.h"
+#include "agent/engine/revocation.h"
 #include "agent/engine/types.h"
 #include "agent/engine/workload_bindings.h"
 #include "agent/policy/compile.h"
@@ -62,6 +63,7 @@ class PolicyEngine final : public dns::AnswerGate {
     Operations& operations;
     MapControl& maps;
     WorkloadBindings& bindings;
+    Connections& connections;
     state::Store& store;
     spdlog::logger& log;
   };
@@ -95,6 +97,7 @@ class PolicyEngine final : public dns::AnswerGate {
   [[nodiscard]] const policy::Allocations& allocations() const { return allocations_; }
   [[nodiscard]] const dns::NameCache& names() const { return names_.cache(); }
   [[nodiscard]] const AnswerLog& answers() const { return answers_; }
+  [[nodiscard]] const Revocation& revocation() const { return revocation_; }
   [[nodiscard]] const Table& table() const { return table_; }
   [[nodiscard]] ReconcileLoop& loop() { return loop_; }
   [[nodiscard]] const ReconcileLoop& loop() const { return loop_; }
@@ -135,6 +138,7 @@ class PolicyEngine final : public dns::AnswerGate {
   [[nodiscard]] boost::asio::awaitable<PhaseEnd> wait_for_phase(std::vector<maps::RowKey> keys,
                                                                 GiveUp give_up);
   [[nodiscard]] std::string first_error(const std::vector<maps::RowKey>& keys) const;
+  [[nodiscard]] boost::asio::awaitable<void> end_forbidden_connections();
   [[nodiscard]] boost::asio::awaitable<void> wait_for_turn();
   void bind_workloads();
   void unbind_workloads(const policy::CompiledPolicy& old);
@@ -158,6 +162,7 @@ class PolicyEngine final : public dns::AnswerGate {
 
   LearnedNames names_;
   AnswerLog answers_;
+  Revocation revocation_;
 
   policy::Allocations allocations_;
   PolicyPointer active_ = std::make_shared<policy::CompiledPolicy>();

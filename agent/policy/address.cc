@@ -52,6 +52,12 @@ bool IpAddress::is_v4() const {
   return std::equal(kMappedBytes.begin(), kMappedBytes.end(), bytes_.begin());
 }
 
+bool IpAddress::is_loopback() const {
+  constexpr std::uint8_t kLoopbackNet = 127;
+  constexpr IpAddress kLoopback6(Bytes{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1});
+  return is_v4() ? bytes_[12] == kLoopbackNet : *this == kLoopback6;
+}
+
 std::string IpAddress::to_string() const {
   std::array<char, INET6_ADDRSTRLEN> text{};
   if (is_v4()) {

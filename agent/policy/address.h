@@ -28,6 +28,8 @@ class IpAddress {
   [[nodiscard]] static std::optional<IpAddress> parse(std::string_view text);
 
   [[nodiscard]] bool is_v4() const;
+  // 127.0.0.0/8 or ::1.
+  [[nodiscard]] bool is_loopback() const;
   [[nodiscard]] const Bytes& bytes() const { return bytes_; }
   // Dotted quad for IPv4, RFC 5952 text for IPv6.
   [[nodiscard]] std::string to_string() const;

@@ -149,6 +149,7 @@ class Compiler {
                               .cgroup = spec.cgroup,
                               .mode = spec.mode,
                               .on_gate_timeout = spec.on_gate_timeout,
+                              .on_revoke = spec.on_revoke,
                               .allow_loopback = spec.allow_loopback,
                               .egress_rules = spec.egress.size(),
                               .prefixes = {},

@@ -56,6 +56,7 @@ struct CompiledWorkload {
   std::string cgroup;
   Mode mode = Mode::kEnforce;
   GateTimeoutAction on_gate_timeout = GateTimeoutAction::kServfail;
+  RevokeAction on_revoke = RevokeAction::kKeep;
   bool allow_loopback = true;
   std::size_t egress_rules = 0;                // of the spec
   LpmTable prefixes;                           // of the 128 address bits

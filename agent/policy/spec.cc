@@ -190,6 +190,12 @@ class SpecReader {
                                           {"drop", GateTimeoutAction::kDrop}})
               .value_or(workload.on_gate_timeout);
     }
+    if (const auto action = fields.optional("onRevoke")) {
+      workload.on_revoke = read_choice<RevokeAction>(
+                               errors_, *action,
+                               {{"keep", RevokeAction::kKeep}, {"destroy", RevokeAction::kDestroy}})
+                               .value_or(workload.on_revoke);
+    }
     if (const auto loopback = fields.optional("allowLoopback")) {
       workload.allow_loopback = read_boolean(errors_, *loopback).value_or(true);
     }

@@ -26,6 +26,9 @@ enum class Mode { kEnforce, kAudit };
 // What becomes of a held DNS answer whose rows did not reach the kernel in time.
 enum class GateTimeoutAction { kServfail, kRelease, kDrop };
 
+// What becomes of connections that a change of policy forbids.
+enum class RevokeAction { kKeep, kDestroy };
+
 // A matchName (normalised) or a matchPattern.
 using NameSelector = std::variant<std::string, NamePattern>;
 
@@ -49,6 +52,7 @@ struct WorkloadSpec {
   std::string cgroup;  // path below the cgroup root: starts with '/', does not end with it
   Mode mode = Mode::kEnforce;
   GateTimeoutAction on_gate_timeout = GateTimeoutAction::kServfail;
+  RevokeAction on_revoke = RevokeAction::kKeep;
   bool allow_loopback = true;
   std::vector<EgressRule> egress;
   std::vector<NameSelector> dns;  // may be resolved, open nothing

@@ -120,6 +120,21 @@ TEST_F(NameCacheTest, EvictsTheLeastRecentlyResolvedOfAName) {
   EXPECT_EQ(cache_->counters().evicted_per_name, 1U);
 }
 
+TEST_F(NameCacheTest, TellsOfWhatGoesByItselfAndNotOfWhatIsForgotten) {
+  std::vector<std::string> dropped;
+  auto small = limits();
+  small.max_per_name = 1;
+  cache_ = std::make_unique<NameCache>(small, [&](const CachedAddress& entry) {
+    dropped.push_back(std::string(entry.name) + " " + entry.address.to_string());
+  });
+  learn("a.test", 1, {learned("192.0.2.1")});
+  learn("a.test", 1, {learned("192.0.2.2")});
+  learn("b.test", 1, {learned("192.0.2.3")});
+  forget("b.test");
+  expire(kStart + seconds(1000));
+  EXPECT_THAT(dropped, ElementsAre("a.test 192.0.2.1", "a.test 192.0.2.2"));
+}
+
 TEST_F(NameCacheTest, AnAnswerWithMoreAddressesThanAnyNameMayHaveChangesNothing) {
   auto with = limits();
   with.max_per_name = 1;

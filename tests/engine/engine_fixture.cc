@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/engine/engine_fixture.h"
 
+#include <netinet/in.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,9 @@
 #include "bpf/abi.h"
 
 namespace mapgate::engine::test {
+
+namespace asio = boost::asio;
+
 namespace {
 
 constexpr policy::MapIndices kIndices{.addresses = 0, .prefixes = 1, .ports = 2, .workloads = 3};
@@ -159,6 +163,41 @@ std::string EngineTest::web(const std::string& names, const std::string& port) {
          names + "]\n          toPorts: [{port: " + port + ", protocol: TCP}]\n";
 }
 
+asio::awaitable<std::expected<std::vector<OpenConnection>, std::string>> FakeConnections::list() {
+  if (before_list) before_list();
+  if (!list_failure.empty()) co_return std::unexpected(list_failure);
+  co_return connections;
+}
+
+Connections::PortSets FakeConnections::port_sets(const OpenConnection& connection) {
+  const std::string address = policy::IpAddress(connection.socket.remote.address).to_string();
+  return {maps_.value("mg_addresses " + std::to_string(connection.workload) + " " + address),
+          port_sets_of_port};
+}
+
+asio::awaitable<Connections::Results> FakeConnections::end(std::vector<sockets::Connection> ended) {
+  Results results;
+  for (const sockets::Connection& connection : ended) {
+    journal_.push_back("end " + policy::IpAddress(connection.remote.address).to_string());
+    if (end_failure) {
+      results.emplace_back(std::unexpected(end_failure));
+      continue;
+    }
+    std::erase_if(connections, [&](const OpenConnection& each) {
+      return each.socket.cookie == connection.cookie;
+    });
+    results.emplace_back();
+  }
+  co_return results;
+}
+
+void FakeConnections::add(const std::string& address) {
+  sockets::Connection socket{.protocol = IPPROTO_TCP};
+  socket.remote = {policy::IpAddress::parse(address).value().bytes(), 443};
+  socket.cookie = next_cookie_++;
+  connections.push_back({1, socket});
+}
+
 void EngineTest::restart() {
   engine.reset();
   bindings.reset();
@@ -171,7 +210,7 @@ void EngineTest::restart() {
   EngineOptions options{.indices = kIndices, .node = node, .reconciler = {}};
   options.reconciler.retry.max = std::chrono::milliseconds(100);
   engine = std::make_unique<PolicyEngine>(
-      PolicyEngine::Environment{io, maps, map_control, *bindings, *store, *log},
+      PolicyEngine::Environment{io, maps, map_control, *bindings, connections, *store, *log},
       reconciler::Epoch::from_random(1, 2), options);
 }
 

@@ -70,7 +70,6 @@ class FakeEnforcement final : public Enforcement {
   std::map<workload::CgroupId, std::string> attached_;
 };
 
-// An engine on fake maps and fake enforcement, a real store, and folders for cgroups.
 // Sizes of maps, as numbers.
 class FakeMapControl final : public MapControl {
  public:
@@ -88,6 +87,33 @@ class FakeMapControl final : public MapControl {
   Journal& journal_;
 };
 
+// Connections that are there until they are ended: "end 192.0.2.1".
+class FakeConnections final : public Connections {
+ public:
+  FakeConnections(Journal& journal, const FakeMaps& maps) : journal_(journal), maps_(maps) {}
+
+  [[nodiscard]] boost::asio::awaitable<std::expected<std::vector<OpenConnection>, std::string>>
+  list() override;
+  [[nodiscard]] PortSets port_sets(const OpenConnection& connection) override;
+  [[nodiscard]] boost::asio::awaitable<Results> end(
+      std::vector<sockets::Connection> connections) override;
+
+  // Of workload 1, to port 443.
+  void add(const std::string& address);
+
+  std::vector<OpenConnection> connections;
+  std::uint64_t port_sets_of_port = ~std::uint64_t{0};
+  std::function<void()> before_list;
+  std::string list_failure;     // not empty: list() fails with it
+  std::error_code end_failure;  // of end()
+
+ private:
+  Journal& journal_;
+  const FakeMaps& maps_;
+  std::uint64_t next_cookie_ = 1;
+};
+
+// An engine on fake maps and fake enforcement, a real store, and folders for cgroups.
 class EngineTest : public testing::Test {
  protected:
   EngineTest();
@@ -131,6 +157,7 @@ class EngineTest : public testing::Test {
   std::filesystem::path directory_;
   FakeMaps maps{journal};
   FakeMapControl map_control{journal};
+  FakeConnections connections{journal, maps};
   std::unique_ptr<FakeEnforcement> enforcement;
   std::unique_ptr<spdlog::logger> log;
   std::unique_ptr<state::Store> store;

@@ -31,6 +31,13 @@ TEST(IpAddress, MappedIpv6IsTheIpv4Address) {
   EXPECT_FALSE(address("::192.0.2.1").is_v4());
 }
 
+TEST(IpAddress, KnowsLoopback) {
+  for (const char* text : {"127.0.0.1", "127.255.0.9", "::1", "::ffff:127.0.0.1"})
+    EXPECT_TRUE(address(text).is_loopback()) << text;
+  for (const char* text : {"128.0.0.1", "::", "::2", "7f00::1"})
+    EXPECT_FALSE(address(text).is_loopback()) << text;
+}
+
 TEST(IpAddress, RefusesWhatIsNoAddress) {
   using namespace std::string_view_literals;
   for (std::string_view text : std::initializer_list<std::string_view>{

@@ -56,6 +56,7 @@ policy:
       selector: {cgroup: /system.slice/web.service}
       mode: enforce                                   # or audit
       onGateTimeout: servfail                         # or release, drop
+      onRevoke: destroy
       egress:
         - toFQDNs: [{matchName: api.example.com}, {matchPattern: "*.cdn.example.com"}]
           toPorts: [{port: 443, protocol: TCP}]
@@ -70,6 +71,7 @@ TEST(Spec, TheDesignsExampleParses) {
   EXPECT_EQ(web.cgroup, "/system.slice/web.service");
   EXPECT_EQ(web.mode, Mode::kEnforce);
   EXPECT_EQ(web.on_gate_timeout, GateTimeoutAction::kServfail);
+  EXPECT_EQ(web.on_revoke, RevokeAction::kDestroy);
   ASSERT_THAT(web.egress, SizeIs(2));
   EXPECT_EQ(web.egress[0].to_fqdns,
             (std::vector<NameSelector>{"api.example.com",
@@ -131,6 +133,7 @@ TEST(Spec, JsonAndYamlMeanTheSame) {
     "policy": {"workloads": [{
       "name": "web", "selector": {"cgroup": "/system.slice/web.service"}, "mode": "enforce",
       "onGateTimeout": "servfail",
+      "onRevoke": "destroy",
       "egress": [
         {"toFQDNs": [{"matchName": "api.example.com"}, {"matchPattern": "*.cdn.example.com"}],
          "toPorts": [{"port": 443, "protocol": "TCP"}]},
@@ -201,7 +204,7 @@ TEST(Spec, JsonFaultsHaveTheirPlaceToo) {
           "web.json:5:19: /policy/workloads/0/selector/unit: unknown field \"unit\"; known here: "
           "cgroup",
           "web.json:5:31: /policy/workloads/0/a~1b~0: unknown field \"a/b~\"; known here: name, "
-          "selector, mode, onGateTimeout, allowLoopback, egress, dns",
+          "selector, mode, onGateTimeout, onRevoke, allowLoopback, egress, dns",
           "web.json:5:58: /policy/workloads/1: expected a mapping",
           "web.json:5:63: /policy/workloads/2: expected a mapping",
           "web.json:6:2: /x: unknown field \"x\"; known here: formatVersion, node, policy, maps"));
@@ -312,6 +315,8 @@ INSTANTIATE_TEST_SUITE_P(
               "/policy/workloads/0/selector",
               "the cgroup \"/x/y/z\" is inside that of workload \"b\""},
         Fault{workload("mode: Enforce"), "/policy/workloads/0/mode", "enforce, audit"},
+        Fault{workload("onRevoke: kill"), "/policy/workloads/0/onRevoke",
+              "is not one of keep, destroy"},
         Fault{workload("onGateTimeout: REFUSED"), "/policy/workloads/0/onGateTimeout",
               "servfail, release, drop"},
         Fault{workload("allowLoopback: yes"), "/policy/workloads/0/allowLoopback", "true or false"},
