@@ -97,6 +97,7 @@ server:
   server-count: {processes}
   tcp-count: 1000
   reuseport: yes
+  rrl-ratelimit: 0
   verbosity: 0
   log-only-syslog: no
 {addresses}
@@ -335,12 +336,16 @@ class World:
 
     def _use_resolver(self, address):
         """The C library of everything started from here asks this resolver, and nothing but DNS and /etc/hosts."""
-        for target, text in (("/etc/resolv.conf", f"nameserver {address}\n"),
-                             ("/etc/nsswitch.conf", "hosts: files dns\n")):
+        self.set_resolver(address)
+        (self.folder / "nsswitch.conf").write_text("hosts: files dns\n")
+        for target in ("/etc/resolv.conf", "/etc/nsswitch.conf"):
             source = self.folder / pathlib.Path(target).name
-            source.write_text(text)
             isolation.mount(source, os.path.realpath(target), None, isolation.MS_BIND)
             self._stack.callback(subprocess.run, ["umount", "--lazy", os.path.realpath(target)], check=False)
+
+    def set_resolver(self, address, *lines):
+        """The resolv.conf of what is started from now on."""
+        (self.folder / "resolv.conf").write_text("\n".join([f"nameserver {address}", *lines]) + "\n")
 
     def run(self, *command, cgroup=None, check=True, timeout=60, **options):
         """Runs a command in this world to its end, with its output as text; see spawn."""

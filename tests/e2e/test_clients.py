@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients that people use, and the resolver addresses that they ask."""
 
+import json
+
 import harness
 from dns_message import AAAA, NOERROR, REFUSED
 
@@ -41,6 +43,49 @@ class ClientTest(harness.WorldTest):
                     done = self.in_workload("kdig", "+retry=0", transport, f"@{resolver}", NAME, "AAAA")
                     self.assertIn(ADDRESS_V6, done.stdout)
                     self.assertIn(f"From {resolver}@53", done.stdout)
+
+    def test_musl_asks_for_both_families_and_reaches_every_address(self):
+        names = [NAME, "alias.clients.test"]
+        done = self.in_workload(harness.binary("musl_client"), harness.HTTP, *names)
+        self.assertEqual([f"{NAME} ok {ADDRESS} {ADDRESS_V6}", "alias.clients.test ok 192.0.2.20"],
+                         [" ".join([*line.split()[:2], *sorted(line.split()[2:])]) for line in
+                          done.stdout.splitlines()])
+        refused = self.in_workload(harness.binary("musl_client"), harness.HTTP, "secret.test", check=False)
+        self.assertEqual(1, refused.returncode)
+        self.assertNotIn("ok", refused.stdout)
+
+    def test_nodes_own_resolver_and_that_of_the_c_library(self):
+        script = '''
+            const dns = require("node:dns").promises, net = require("node:net");
+            const reach = (host) => new Promise((done, failed) => {
+              const client = net.connect(80, host, () => { client.destroy(); done(host); }).on("error", failed);
+            });
+            (async () => {
+              const name = process.argv[1];
+              const addresses = [...await dns.resolve4(name), ...await dns.resolve6(name),
+                                 (await dns.lookup(name)).address];
+              console.log(JSON.stringify(await Promise.all(addresses.map(reach))));
+            })();
+        '''
+        done = self.in_workload("node", "-e", script, NAME)
+        self.assertEqual({ADDRESS, ADDRESS_V6}, set(json.loads(done.stdout)))
+
+    def test_dnsperf_loses_no_query_over_udp_or_tcp(self):
+        queries = self.world.folder / "queries"
+        queries.write_text(f"{NAME} A\n{NAME} AAAA\nmany.clients.test A\n" * 500)
+        for mode in ("udp", "tcp"):
+            with self.subTest(mode):
+                done = self.in_workload("dnsperf", "-m", mode, "-s", harness.RESOLVER, "-d", queries, "-n", "2", "-c",
+                                        "8", "-q", "64", "-t", "5")
+                self.assertRegex(done.stdout, r"Queries completed:\s+3000 \(100.00%\)")
+                self.assertRegex(done.stdout, r"Response codes:\s+NOERROR 3000 \(100.00%\)")
+
+    def test_a_name_is_completed_from_the_search_list(self):
+        # C libraries stop at a name that is REFUSED: the domains that the workload may ask for come first.
+        self.world.set_resolver(harness.RESOLVER, "search clients.test elsewhere.test")
+        agent = self.world.agent()
+        self.assertEqual(sorted([ADDRESS, ADDRESS_V6]), sorted(agent.resolve("api")["addresses"]))
+        self.assertEqual("ok", agent.connect("api", harness.HTTP)["outcome"])
 
     def test_dig_without_a_connected_socket_and_with_odd_spelling(self):
         done = self.in_workload("dig", "+tries=1", "+noedns", "+qid=4711", f"@{harness.RESOLVER}", "ApI.cLiEnTs.TeSt", "A")
