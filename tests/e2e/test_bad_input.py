@@ -141,6 +141,21 @@ class BadPacketTest(harness.WorldTest):
         self.assertGreaterEqual(dns["oversized"], 1)
         self.assert_alive()
 
+    def test_100_000_mutated_packets_disturb_no_real_client(self):
+        self.world.start_servers()
+        messages = [dns_message.query("good.test").hex(), dns_message.query("refused.test").hex(),
+                    dns_message.query("good.test", dns_message.AAAA).hex()]
+        bad, good = self.world.agent(), self.world.agent()
+        stop = self.world.folder / "stop"
+        good.begin("connect_until", "good.test", harness.HTTP, str(stop))
+        bad.send_mutated_udp(harness.RESOLVER, messages, 100_000, 1)
+        stop.touch()
+        outcomes = good.result()["outcomes"]
+        self.assertEqual(["ok"], list(outcomes))
+        self.assertGreater(outcomes["ok"], 100)
+        self.assertGreater(self.daemon.status()["dns"]["malformed"], 10_000)
+        self.assert_alive()
+
     def test_broken_streams_over_tcp_harm_nobody(self):
         good = dns_message.query("good.test")
         for stream in (b"", b"\x00", b"\xff\xff" + bytes(100), struct.pack("!H", 5) + bytes(5),

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import json
 import os
+import random
 import socket
 import sys
 import time
@@ -19,6 +20,18 @@ def outcome(error):
     if isinstance(error, TimeoutError):
         return "timeout"
     return errno.errorcode.get(error.errno, str(error))
+
+
+def mutate(chance, message):
+    kind = chance.randrange(4)
+    if kind == 0:
+        return chance.randbytes(chance.randrange(0, 1400))
+    if kind == 1:
+        return message[: chance.randrange(len(message) + 1)]
+    changed = bytearray(message)
+    for _ in range(chance.randrange(1, 6)):
+        changed[chance.randrange(len(changed))] = chance.randrange(256)
+    return bytes(changed) + (chance.randbytes(chance.randrange(64)) if kind == 3 else b"")
 
 
 class Agent:
@@ -71,6 +84,22 @@ class Agent:
             time.sleep(0.001)
         return {"outcomes": outcomes}
 
+    def resolve_and_connect_at(self, name, port, per_second, seconds):
+        """Resolves the name and connects to the first address, so many times a second."""
+        outcomes = {}
+        started = time.monotonic()
+        for turn in range(per_second * seconds):
+            time.sleep(max(0.0, started + turn / per_second - time.monotonic()))
+            ended = "ok"
+            try:
+                address = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0][4]
+                with socket.create_connection(address, timeout=3.0):
+                    pass
+            except OSError as error:
+                ended = outcome(error)
+            outcomes[ended] = outcomes.get(ended, 0) + 1
+        return {"outcomes": outcomes}
+
     def ask_each(self, names, server):
         """Asks for one name after another: how each ended, and how long the slowest took."""
         rcodes = {}
@@ -97,6 +126,17 @@ class Agent:
             except TimeoutError:
                 pass
         return {"answers": answers}
+
+    def send_mutated_udp(self, server, messages, count, seed):
+        """Sends `count` messages (hex) to port 53, each with octets changed, cut or added at random, from sockets that
+        come and go."""
+        chance = random.Random(seed)
+        messages = [bytes.fromhex(message) for message in messages]
+        for turn in range(count):
+            if turn % 500 == 0:
+                client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            client.sendto(mutate(chance, chance.choice(messages)), (server, 53))
+        return {}
 
     def send_raw_tcp(self, server, stream):
         """Sends bytes (hex) on a TCP connection to port 53 and closes it."""
