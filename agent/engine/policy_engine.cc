@@ -237,6 +237,8 @@ asio::awaitable<ApplyResult> PolicyEngine::change_policy(PolicyPointer to, polic
   if (end == PhaseEnd::kShuttingDown)
     co_return ApplyResult{ApplyOutcome::kFailed, 0, "the daemon ends"};
 
+  // Nothing may come between what the names lose and its rows: not this, either.
+  co_await revocation_.before(*old, *to);
   active_ = to;
   next_.reset();
   bind_workloads();
@@ -247,7 +249,6 @@ asio::awaitable<ApplyResult> PolicyEngine::change_policy(PolicyPointer to, polic
         return name.empty() ? present & used_port_sets(*active_, workload_name(workload))
                             : active_->match(workload, name).port_sets;
       });
-  co_await revocation_.before(*old, *active_);
   end = co_await run_phase("narrow", plan->narrow, learned, GiveUp::kNever);
   if (end == PhaseEnd::kRealised)
     end = co_await run_phase("merge", plan->merge, none, GiveUp::kNever);

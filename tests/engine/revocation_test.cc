@@ -110,6 +110,18 @@ TEST_F(RevocationTest, OneThatIsMadeBeforeTheRowsAreGoneIsEndedToo) {
   EXPECT_THAT(ended(), ElementsAre("end 192.0.2.2"));
 }
 
+TEST_F(RevocationTest, AnAnswerThatComesWhileTheyAreListedIsNotTakenBack) {
+  start_with(kBoth);
+  learn("b.test", "192.0.2.2");
+  std::shared_ptr<Answer> answer;
+  connections.before_list = [&] {
+    if (!answer) answer = hold("a.test", {"192.0.2.2"});
+  };
+  reload(spec(kOnlyA));
+  ASSERT_TRUE(run_until([&] { return answer->result.has_value(); }));
+  EXPECT_EQ(maps.value("mg_addresses 1 192.0.2.2"), 1U) << "a.test opens it, too";
+}
+
 TEST_F(RevocationTest, LoopbackStaysWhereItIsAllowed) {
   start_with(kBoth);
   // Each is new when it is looked at: nothing says that it was forbidden before.
