@@ -279,6 +279,15 @@ class Loader {
   std::vector<SpecError> faults_;
 };
 
+// As struct bpf_lpm_trie_key. All of it in hex is known not to be read.
+bool is_trie_key(const policy::Layout& key) {
+  if (key.kind == policy::Layout::Kind::kBytes) return true;
+  if (key.kind != policy::Layout::Kind::kStruct || key.parts.empty()) return false;
+  const policy::Layout& first = key.parts.front();
+  return first.kind == policy::Layout::Kind::kInteger && first.size == sizeof(std::uint32_t) &&
+         first.bit_size == 0 && !first.big_endian;
+}
+
 }  // namespace
 
 void DeclaredRows::append(DeclaredRows rows) {
@@ -329,6 +338,9 @@ std::expected<schema::MapLayouts, std::vector<SpecError>> choose_layouts(
   };
   check_size("key", layouts.key.size, info.key_size);
   check_size("value", layouts.value.size, info.value_size);
+  if (info.type == BPF_MAP_TYPE_LPM_TRIE && !is_trie_key(layouts.key))
+    add(errors, spec.pointer + "/layout/key", spec.location,
+        "the key of an LPM trie begins with its prefix length, a u32");
   if (spec.create && spec.create->type != info.type)
     add(errors, spec.pointer + "/create/type", spec.location,
         "the map at " + spec.pin + " is of type " + maps::describe_type(info.type));

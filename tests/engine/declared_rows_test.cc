@@ -179,6 +179,24 @@ TEST_F(DeclaredRowsTest, AMapOfAnotherKindThanWouldBeMadeIsRefused) {
                                     "type hash")));
 }
 
+TEST_F(DeclaredRowsTest, TheKeyOfATrieBeginsWithItsPrefixLength) {
+  for (const char* layout :
+       {"u64", "{addr: ipv4, prefixlen: u32}", "{prefixlen: be32, addr: ipv4}"}) {
+    const std::string map =
+        "formatVersion: 1\nmaps:\n  - name: a\n    pin: /sys/fs/bpf/a\n    layout: "
+        "{key: " +
+        std::string(layout) + ", value: u32}\n";
+    EXPECT_THAT(faults(spec("", map)),
+                ElementsAre(HasSubstr("/maps/0/layout/key: the key of an LPM trie")))
+        << layout;
+  }
+  const std::string hex =
+      "formatVersion: 1\nmaps: [{name: a, pin: /sys/fs/bpf/a, entries: [{key: "
+      "\"0x180000000a000000\", "
+      "value: \"0x01000000\"}]}]\n";
+  EXPECT_THAT(faults(spec("", hex)), testing::IsEmpty());
+}
+
 TEST_F(DeclaredRowsTest, LoadingEndsWhenAskedTo) {
   std::string text;
   for (int i = 0; i < 5000; ++i)

@@ -411,7 +411,9 @@ TEST_F(KernelMaps, CreationErrorsNameTheMap) {
   info.key_size = 0;
   const auto created = Map::create(info);
   ASSERT_FALSE(created);
-  EXPECT_EQ(created.error().text(), "create map \"mg_test\": Invalid argument");
+  EXPECT_EQ(created.error().text(),
+            "create map \"mg_test\": Invalid argument (hash, keys of 0 and values of 8 bytes, 1000 "
+            "entries, flags 0x0)");
 }
 
 TEST_F(KernelMaps, ADuplicateOutlivesTheDescriptorItCameFrom) {

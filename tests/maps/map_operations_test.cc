@@ -252,6 +252,15 @@ TEST_F(MapOperationsTest, WritesComeBeforeDeletes) {
   EXPECT_EQ(calls.journal, "wwddd");
 }
 
+TEST_F(MapOperationsTest, CountsAsGoneWhatOthersHaveDeletedWhenItIsToBeDeletedAnyway) {
+  carry_out(operations, writes(10));
+  calls.elements.erase(bytes_of(std::uint32_t{0}));
+  calls.elements.erase(bytes_of(std::uint32_t{3}));
+  carry_out(operations, erases(5, true));
+  EXPECT_EQ(operations.status()[0].entries, 5U);
+  EXPECT_EQ(operations.status()[0].removed, 3U) << "by us";
+}
+
 TEST_F(MapOperationsTest, CountsWhatIsHeldHoweverOftenItIsWritten) {
   carry_out(operations, writes(10));
   carry_out(operations, writes(10, true));

@@ -358,7 +358,11 @@ void TargetMap::settle(MapAction action, std::uint32_t position, Round round, in
     result.error = failure(action, error);
     return;
   }
-  if (was_absent) return;
+  if (was_absent) {
+    // Others were first.
+    if (operation.held && !is_array()) entries_.removed();
+    return;
+  }
   if (action == MapAction::kWrite) {
     ++status_.written;
     if (!operation.held) entries_.inserted();
