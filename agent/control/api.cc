@@ -18,7 +18,6 @@
 #include "agent/control/row_text.h"
 #include "agent/control/status_text.h"
 #include "agent/dns/message.h"
-#include "agent/schema/codec.h"
 
 namespace mapgate::control {
 namespace {
@@ -191,22 +190,23 @@ asio::awaitable<HttpResponse> Api::declared_entries(QueryParameters query) {
     co_return problem(409, "the map is " + std::string(engine::to_string(entry->state())));
 
   // By its pin: what others find there. Copies, because the next reload may come in between.
-  const schema::MapLayouts layouts = entry->map->layouts();
+  const engine::DeclaredTarget target = entry->map->declared_target();
   Json body = {{"map", entry->spec->name}, {"pin", entry->spec->pin}};
   const auto map = maps::Map::open_pin(entry->spec->pin);
   if (!map) co_return problem(500, map.error().text());
-  if (map->info().key_size != layouts.key.size || map->info().value_size != layouts.value.size)
+  if (map->info().type != target.info.type || map->info().key_size != target.info.key_size ||
+      map->info().value_size != target.info.value_size)
     co_return problem(409, "another kind of map is pinned at " + entry->spec->pin);
   const auto page = read_map_page(sources_.map_calls, *map, key.value_or(""), limit);
   if (!page) co_return problem(409, page.error());
   Json entries = Json::array();
   for (const MapEntry& found : page->entries) {
-    Json& shown = entries.emplace_back(Json{{"key", schema::decode(layouts.key, found.key)}});
+    Json& shown = entries.emplace_back(Json{{"key", decode_key(target, found.key)}});
     if (found.values.size() == 1) {
-      shown["value"] = schema::decode(layouts.value, found.values.front());
+      shown["value"] = decode_element(sources_.map_calls, target, found.values.front());
     } else {
       for (const auto& value : found.values)
-        shown["cpu_values"].push_back(schema::decode(layouts.value, value));
+        shown["cpu_values"].push_back(decode_value(target, value));
     }
     if (entries.size() % kDecodeSlice == 0)
       co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);

@@ -2,12 +2,17 @@
 #include "agent/control/map_text.h"
 
 #include <algorithm>
+#include <cstring>
+#include <expected>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <mapgate/maps/inner_map.h>
+#include <mapgate/maps/map.h>
 #include <mapgate/maps/map_error.h>
 
+#include "agent/control/map_reader.h"
 #include "agent/schema/codec.h"
 
 namespace mapgate::control {
@@ -30,7 +35,7 @@ Json describe_faults(const std::vector<policy::SpecError>& faults) {
 Json describe_errors(const DeclaredMap& map) {
   Json result = Json::array();
   for (const auto& [key, status] : map.loop().reconciler().first_errors(kMaxErrors))
-    result.push_back({{"key", schema::decode(map.layouts().key, key.bytes())},
+    result.push_back({{"key", decode_key(map.declared_target(), key.bytes())},
                       {"error", status.error ? status.error->text : ""}});
   return result;
 }
@@ -61,7 +66,52 @@ void describe_open(const DeclaredMap& map, Json& entry) {
   entry["errors"] = describe_errors(map);
 }
 
+// What the inner map holds, as the value of a row. The error is for people.
+std::expected<maps::RowValue, std::string> read_inner_map(maps::MapCalls& calls,
+                                                          const engine::InnerMaps& inner,
+                                                          std::uint32_t id) {
+  const auto map = maps::Map::open_id(id);
+  if (!map) return std::unexpected(map.error().text());
+  if (!inner.are_made_like({map->info(), {}})) return std::unexpected("it is another kind of map");
+  const std::size_t most = maps::RowValue::kMaxSize / (inner.info.key_size + inner.info.value_size);
+  std::vector<maps::InnerEntry> entries;
+  for (std::string from; entries.size() <= most;) {
+    auto page = read_map_page(calls, *map, from, most);
+    if (!page) return std::unexpected(page.error());
+    for (MapEntry& entry : page->entries)
+      entries.emplace_back(std::move(entry.key), std::move(entry.values.front()));
+    if (!page->next) break;
+    from = *page->next;
+  }
+  return maps::inner_map_value(inner.info, std::move(entries));
+}
+
 }  // namespace
+
+Json decode_key(const engine::DeclaredTarget& target, std::span<const std::byte> key) {
+  return schema::decode(target.layouts.key, key);
+}
+
+Json decode_value(const engine::DeclaredTarget& target, std::span<const std::byte> value) {
+  if (!target.inner) return schema::decode(target.layouts.value, value);
+  Json entries = Json::array();
+  const engine::InnerMaps& inner = *target.inner;
+  maps::for_each_inner_entry(inner.info, value, [&](auto key, auto element) {
+    entries.push_back({{"key", schema::decode(inner.layouts.key, key)},
+                       {"value", schema::decode(inner.layouts.value, element)}});
+  });
+  return entries;
+}
+
+Json decode_element(maps::MapCalls& calls, const engine::DeclaredTarget& target,
+                    std::span<const std::byte> value) {
+  if (!target.inner) return decode_value(target, value);
+  std::uint32_t id = 0;
+  std::memcpy(&id, value.data(), std::min(value.size(), sizeof id));
+  const auto held = read_inner_map(calls, *target.inner, id);
+  if (held) return decode_value(target, held->bytes());
+  return {{"map_id", id}, {"error", held.error()}};
+}
 
 Json describe_maps(std::span<const maps::MapStatus> maps) {
   Json result = Json::array();
@@ -102,9 +152,9 @@ Json describe_declared_rows(const DeclaredMaps::Entry& entry, std::string_view s
   const auto visit = [&](const maps::RowKey& key, const std::optional<maps::RowValue>& value,
                          reconciler::Revision, const reconciler::RowStatus& status) {
     if (state != reconciler::to_string(status.state)) return;
-    const schema::MapLayouts& layouts = entry.map->layouts();
-    rows.push_back({{"key", schema::decode(layouts.key, key.bytes())},
-                    {"value", value ? schema::decode(layouts.value, value->bytes()) : Json()},
+    const engine::DeclaredTarget& target = entry.map->declared_target();
+    rows.push_back({{"key", decode_key(target, key.bytes())},
+                    {"value", value ? decode_value(target, value->bytes()) : Json()},
                     {"state", reconciler::to_string(status.state)},
                     {"erased", status.erased},
                     {"error", status.error ? Json(status.error->text) : Json()}});

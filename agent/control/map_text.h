@@ -25,6 +25,17 @@ namespace mapgate::control {
                                                    const nlohmann::ordered_json& rows,
                                                    const engine::Reconciler::RowVisitor& visit);
 
+// The key of a row, and its value: that of a map of maps is a list, the entries of the inner map.
+[[nodiscard]] nlohmann::ordered_json decode_key(const engine::DeclaredTarget& target,
+                                                std::span<const std::byte> key);
+[[nodiscard]] nlohmann::ordered_json decode_value(const engine::DeclaredTarget& target,
+                                                  std::span<const std::byte> value);
+// Likewise an element's value as the kernel has it: that of a map of maps is the inner map's id.
+// An inner map that no row could be is shown as {"map_id": …, "error": …}.
+[[nodiscard]] nlohmann::ordered_json decode_element(maps::MapCalls& calls,
+                                                    const engine::DeclaredTarget& target,
+                                                    std::span<const std::byte> value);
+
 // Of every map that the spec declares, see docs/cli.md.
 [[nodiscard]] nlohmann::ordered_json describe_declared(const engine::DeclaredMaps& maps);
 

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include <bpf/bpf.h>
+#include <mapgate/maps/map_error.h>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
@@ -24,11 +26,39 @@ reconciler::TimePoint now() {
   return std::chrono::steady_clock::now();
 }
 
+// How the first map that a map of maps holds is made.
+std::expected<std::optional<InnerMaps>, maps::MapError> find_inner(const maps::Map& map,
+                                                                   const std::string& pin) {
+  if (!maps::is_map_of_maps(map.info().type)) return std::nullopt;
+  const std::size_t key_size = map.info().key_size;
+  std::vector<std::byte> key(key_size);
+  std::vector<std::byte> next(key_size);
+  const void* previous = nullptr;
+  while (bpf_map_get_next_key(map.fd(), previous, next.data()) == 0) {
+    std::swap(key, next);
+    previous = key.data();
+    std::uint32_t id = 0;
+    if (bpf_map_lookup_elem(map.fd(), key.data(), &id) != 0) continue;
+    const auto inner = maps::Map::open_id(id);
+    if (!inner) continue;
+    auto layouts = schema::layouts_of_map(inner->fd());
+    if (!layouts)
+      return std::unexpected(
+          maps::MapError{"read the types of an inner map of", pin, EIO, layouts.error()});
+    maps::MapInfo info = inner->info();
+    info.id = 0;
+    return InnerMaps{std::move(info), std::move(*layouts)};
+  }
+  return std::nullopt;
+}
+
 std::expected<OpenedMap, maps::MapError> with_layouts(maps::Map map, const std::string& pin) {
   auto layouts = schema::layouts_of_map(map.fd());
   if (!layouts)
     return std::unexpected(maps::MapError{"read the types of", pin, EIO, layouts.error()});
-  return OpenedMap{std::move(map), std::move(*layouts)};
+  auto inner = find_inner(map, pin);
+  if (!inner) return std::unexpected(std::move(inner.error()));
+  return OpenedMap{std::move(map), std::move(*layouts), std::move(*inner)};
 }
 
 // Folders are made on a BPF filesystem only: elsewhere they would be there for nothing.
@@ -51,7 +81,10 @@ std::expected<OpenedMap, maps::MapError> open_declared_map(const std::string& pi
   auto map = maps::Map::open_pin(pin);
   if (!map) return std::unexpected(std::move(map.error()));
   // Before anything is read for it: the elements of some types have no bytes, or are no elements.
-  if (std::string reason = maps::MapOperations::unsuitable(map->info()); !reason.empty())
+  std::string reason;
+  if (!maps::is_map_of_maps(map->info().type))
+    reason = maps::MapOperations::unsuitable(map->info());
+  if (!reason.empty())
     return std::unexpected(maps::MapError{"use map", pin, EOPNOTSUPP, std::move(reason)});
   return with_layouts(std::move(*map), pin);
 }
@@ -63,44 +96,55 @@ std::expected<OpenedMap, maps::MapError> create_declared_map(const policy::MapSp
   for (char& c : name) {
     if (c == '-' || c == '@' || c == ':') c = '_';  // the kernel takes no others
   }
+  std::optional<maps::Map> pattern;
+  if (spec.inner) {
+    auto made = maps::Map::create(described_inner(spec).info);
+    if (!made) return std::unexpected(std::move(made.error()));
+    pattern = std::move(*made);
+  }
   auto map = maps::Map::create({.type = creation.type,
                                 .key_size = creation.key_size,
                                 .value_size = creation.value_size,
                                 .max_entries = creation.max_entries,
                                 .flags = creation.flags,
-                                .name = std::move(name)});
+                                .name = std::move(name)},
+                               pattern ? &*pattern : nullptr);
   if (!map) return std::unexpected(std::move(map.error()));
   if (auto made = make_pin_folder(spec.pin); !made) return std::unexpected(std::move(made.error()));
   if (auto pinned = map->pin(spec.pin); !pinned) return std::unexpected(std::move(pinned.error()));
   return open_declared_map(spec.pin);
 }
 
-DeclaredMap::DeclaredMap(const Environment& environment, Target target, schema::MapLayouts layouts)
+DeclaredMap::DeclaredMap(const Environment& environment, Target target, schema::MapLayouts layouts,
+                         std::optional<InnerMaps> inner)
     : environment_(environment),
       target_(std::move(target)),
       own_layouts_(std::move(layouts)),
-      layouts_(own_layouts_),
+      inner_(std::move(inner)),
+      declared_target_(own_target()),
       table_(environment.new_epoch()),
       source_(table_.add_source("entries")) {
   follow(false);
 }
 
 std::expected<std::unique_ptr<DeclaredMap>, maps::MapError> DeclaredMap::create(
-    const Environment& environment, OpenedMap opened) {
-  auto target = make_target(environment, std::move(opened.map));
+    const Environment& environment, OpenedMap opened, const std::optional<InnerMaps>& inner) {
+  auto target = make_target(environment, std::move(opened.map), inner);
   if (!target) return std::unexpected(std::move(target.error()));
   return std::unique_ptr<DeclaredMap>(
-      new DeclaredMap(environment, std::move(*target), std::move(opened.layouts)));
+      new DeclaredMap(environment, std::move(*target), std::move(opened.layouts), inner));
 }
 
 std::expected<DeclaredMap::Target, maps::MapError> DeclaredMap::make_target(
-    const Environment& environment, maps::Map map) {
+    const Environment& environment, maps::Map map, const std::optional<InnerMaps>& inner) {
   auto handle = maps::Map::from_fd(map.fd());
   if (!handle) return std::unexpected(std::move(handle.error()));
   std::vector<maps::Map> maps;
   maps.push_back(std::move(map));
-  auto operations = maps::MapOperations::create(std::move(maps), environment.calls,
-                                                {.now = [] { return now(); }});
+  maps::MapOperations::Options options{.now = [] { return now(); }};
+  if (inner) options.inner_maps.emplace(0, inner->info);
+  auto operations =
+      maps::MapOperations::create(std::move(maps), environment.calls, std::move(options));
   if (!operations) return std::unexpected(std::move(operations.error()));
   return Target{std::move(*operations), std::move(*handle)};
 }
@@ -108,11 +152,12 @@ std::expected<DeclaredMap::Target, maps::MapError> DeclaredMap::make_target(
 bool DeclaredMap::is_like(const OpenedMap& opened) const {
   const maps::MapInfo& other = opened.map.info();
   return other.type == info().type && other.key_size == info().key_size &&
-         other.value_size == info().value_size && opened.layouts == own_layouts_;
+         other.value_size == info().value_size && opened.layouts == own_layouts_ &&
+         (!inner_ || !opened.inner || inner_->are_made_like(*opened.inner));
 }
 
 std::expected<void, maps::MapError> DeclaredMap::move_to(OpenedMap opened) {
-  auto target = make_target(environment_, std::move(opened.map));
+  auto target = make_target(environment_, std::move(opened.map), inner_);
   if (!target) return std::unexpected(std::move(target.error()));
   loop_.reset();
   target_ = std::move(*target);
@@ -134,8 +179,8 @@ void DeclaredMap::follow(bool prune) {
   loop_ = std::make_unique<ReconcileLoop>(environment_.io, table_, target_.operations, options);
 }
 
-void DeclaredMap::declare(DeclaredRows rows, schema::MapLayouts layouts, bool prune) {
-  layouts_ = std::move(layouts);
+void DeclaredMap::declare(DeclaredRows rows, DeclaredTarget target, bool prune) {
+  declared_target_ = std::move(target);
   next_rows_ = std::move(rows);
   if (prune != prune_) follow(prune);
   if (committing_) return;

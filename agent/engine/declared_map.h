@@ -31,6 +31,9 @@ namespace mapgate::engine {
 struct OpenedMap {
   maps::Map map;
   schema::MapLayouts layouts;
+  std::optional<InnerMaps> inner;  // as one that it holds, if it is a map of maps and holds any
+
+  [[nodiscard]] DeclaredTarget target() const { return {map.info(), layouts, inner}; }
 };
 
 // The one place where a map of somebody else's is opened. ENOENT: nothing is pinned there.
@@ -52,16 +55,17 @@ class DeclaredMap {
     std::function<reconciler::Epoch()> new_epoch;
   };
 
-  // All of the environment outlives it.
+  // `inner` is how inner maps are made, if it is a map of maps. All of the environment outlives it.
   [[nodiscard]] static std::expected<std::unique_ptr<DeclaredMap>, maps::MapError> create(
-      const Environment& environment, OpenedMap opened);
+      const Environment& environment, OpenedMap opened, const std::optional<InnerMaps>& inner);
   DeclaredMap(const DeclaredMap&) = delete;
   DeclaredMap& operator=(const DeclaredMap&) = delete;
 
   // Puts rows in force, in slices: those that are new or changed are written, those that it wrote
   // before and are not among them are deleted, and the whole map is compared. With `prune`, what
-  // nobody declared is removed. The newest call wins.
-  void declare(DeclaredRows rows, schema::MapLayouts layouts, bool prune);
+  // nobody declared is removed. The newest call wins. `target` is what the rows were read for; how
+  // inner maps are made cannot change.
+  void declare(DeclaredRows rows, DeclaredTarget target, bool prune);
   // Whether the kernel has what was declared last, apart from rows that fail.
   [[nodiscard]] bool settled() const;
 
@@ -76,9 +80,9 @@ class DeclaredMap {
   [[nodiscard]] std::expected<void, maps::MapError> pin_again(const std::string& path);
 
   [[nodiscard]] const maps::MapInfo& info() const { return target_.handle.info(); }
-  // The map's own layouts, and those that the spec makes of them.
-  [[nodiscard]] const schema::MapLayouts& own_layouts() const { return own_layouts_; }
-  [[nodiscard]] const schema::MapLayouts& layouts() const { return layouts_; }
+  // What the map itself says, and what the spec makes of it.
+  [[nodiscard]] DeclaredTarget own_target() const { return {info(), own_layouts_, inner_}; }
+  [[nodiscard]] const DeclaredTarget& declared_target() const { return declared_target_; }
   [[nodiscard]] const Table& table() const { return table_; }
   [[nodiscard]] const ReconcileLoop& loop() const { return *loop_; }
   [[nodiscard]] maps::MapStatus status() const { return target_.operations.status().front(); }
@@ -90,8 +94,9 @@ class DeclaredMap {
     maps::Map handle;
   };
   [[nodiscard]] static std::expected<Target, maps::MapError> make_target(
-      const Environment& environment, maps::Map map);
-  DeclaredMap(const Environment& environment, Target target, schema::MapLayouts layouts);
+      const Environment& environment, maps::Map map, const std::optional<InnerMaps>& inner);
+  DeclaredMap(const Environment& environment, Target target, schema::MapLayouts layouts,
+              std::optional<InnerMaps> inner);
   // Compares, and keeps what was declared from then on.
   void start();
   void follow(bool prune);
@@ -104,7 +109,8 @@ class DeclaredMap {
   const Environment environment_;
   Target target_;
   const schema::MapLayouts own_layouts_;
-  schema::MapLayouts layouts_;
+  const std::optional<InnerMaps> inner_;
+  DeclaredTarget declared_target_;
   Table table_;
   reconciler::SourceId source_;
   bool prune_ = false;

@@ -60,6 +60,11 @@ std::expected<DeclaredMaps::Prepared::Part, maps::MapError> open_or_make(
   return part;
 }
 
+bool would_make(const policy::MapCreation& creation, const maps::MapInfo& info) {
+  return creation.type == info.type && creation.key_size == info.key_size &&
+         creation.value_size == info.value_size;
+}
+
 std::string describe_failing(const DeclaredMaps::Entry& entry) {
   std::string text = "map " + entry.spec->name + ": " + std::to_string(entry.map->failing()) +
                      " entries are not in the kernel as declared";
@@ -114,8 +119,10 @@ const DeclaredMaps::Entry* DeclaredMaps::find(std::string_view name) const {
 
 DeclaredMaps::Entry* DeclaredMaps::find_kept(const MapSpec& spec, const OpenedMap* pinned) {
   const auto found = std::ranges::find_if(entries_, [&](const auto& entry) {
-    return entry->spec->name == spec.name && entry->spec->pin == spec.pin && entry->map &&
-           (pinned == nullptr || pinned->map.info().id == entry->map->info().id);
+    if (entry->spec->name != spec.name || entry->spec->pin != spec.pin || !entry->map) return false;
+    const maps::MapInfo& info = entry->map->info();
+    if (pinned != nullptr) return pinned->map.info().id == info.id;
+    return !spec.create || would_make(*spec.create, info);
   });
   return found == entries_.end() ? nullptr : found->get();
 }
@@ -147,11 +154,9 @@ DeclaredMaps::prepare(std::vector<MapSpec> specs) {
     if (!opened && opened.error().code != ENOENT) {
       part.error = opened.error().text();
     } else if (const Entry* kept = find_kept(*part.spec, opened ? &*opened : nullptr)) {
-      part.target = std::make_shared<DeclaredTarget>(
-          DeclaredTarget{kept->map->info(), kept->map->own_layouts()});
+      part.target = std::make_shared<DeclaredTarget>(kept->map->own_target());
     } else if (opened) {
-      part.target =
-          std::make_shared<DeclaredTarget>(DeclaredTarget{opened->map.info(), opened->layouts});
+      part.target = std::make_shared<DeclaredTarget>(opened->target());
       part.opened = std::make_shared<OpenedMap>(std::move(*opened));
     } else if (part.spec->create) {
       part.target = std::make_shared<DeclaredTarget>(*described_target(*part.spec));
@@ -172,9 +177,8 @@ DeclaredMaps::prepare(std::vector<MapSpec> specs) {
 
 asio::awaitable<DeclaredMaps::Rows> DeclaredMaps::load(std::shared_ptr<const MapSpec> spec,
                                                        std::shared_ptr<DeclaredTarget> target) {
-  auto layouts = choose_layouts(spec_file_, *spec, target->info, target->layouts);
-  if (!layouts) co_return std::unexpected(std::move(layouts.error()));
-  target->layouts = std::move(*layouts);
+  if (auto chosen = choose_layouts(spec_file_, *spec, *target); !chosen)
+    co_return std::unexpected(std::move(chosen.error()));
   auto work = [file = spec_file_, spec, target, stop = stop_.get_token()]() -> Rows {
     return load_declared_rows(file, *spec, *target, stop);
   };
@@ -204,7 +208,7 @@ void DeclaredMaps::put_in_force(PreparedPointer prepared) {
     Entry& entry = *entries_[i];
     Prepared::Part& part = prepared->parts[i];
     if (entry.map && part.rows) {
-      entry.map->declare(std::move(*part.rows), std::move(part.target->layouts), entry.spec->prune);
+      entry.map->declare(std::move(*part.rows), std::move(*part.target), entry.spec->prune);
       entry.spec = without_entries(*entry.spec);
     } else if (part.rows) {
       open(entry, std::move(part));
@@ -337,7 +341,7 @@ asio::awaitable<void> DeclaredMaps::open_part(Entry& entry, Prepared::Part part,
   entry.error.clear();
   entry.opening = true;
   if (!part.rows) {
-    part.target = std::make_shared<DeclaredTarget>(DeclaredTarget{info, part.opened->layouts});
+    part.target = std::make_shared<DeclaredTarget>(part.opened->target());
     auto rows = co_await load(part.spec, part.target);
     if (generation.expired()) co_return;
     if (!rows) {
@@ -356,7 +360,7 @@ void DeclaredMaps::fill(Entry& entry, Prepared::Part part, maps::MapLock lock) {
   if (!part.rows)
     return fail(
         entry, entry.faults.empty() ? "its entries are refused" : entry.faults.front().to_string());
-  auto map = DeclaredMap::create(environment_, std::move(*part.opened));
+  auto map = DeclaredMap::create(environment_, std::move(*part.opened), part.target->inner);
   if (!map) return fail(entry, map.error().text());
   entry.map = std::move(*map);
   entry.lock = std::move(lock);
@@ -366,7 +370,7 @@ void DeclaredMaps::fill(Entry& entry, Prepared::Part part, maps::MapLock lock) {
   entry.faults.clear();
   environment_.log.info("map {}: {} entries are declared for {}", entry.spec->name,
                         part.rows->size(), entry.spec->pin);
-  entry.map->declare(std::move(*part.rows), std::move(part.target->layouts), entry.spec->prune);
+  entry.map->declare(std::move(*part.rows), std::move(*part.target), entry.spec->prune);
   entry.spec = without_entries(*entry.spec);
 }
 

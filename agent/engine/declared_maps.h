@@ -105,8 +105,8 @@ class DeclaredMaps {
  private:
   using Rows = std::expected<DeclaredRows, std::vector<policy::SpecError>>;
 
-  // The entry that keeps the map which `spec` declares, as long as the pin does not lead to
-  // another.
+  // The entry that keeps the map which `spec` declares, unless the pin leads to another, or to none
+  // and another would be made.
   [[nodiscard]] Entry* find_kept(const policy::MapSpec& spec, const OpenedMap* pinned);
   [[nodiscard]] std::vector<policy::SpecError> check_pins(
       const std::vector<policy::MapSpec>& specs) const;

@@ -6,9 +6,11 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <sstream>
 #include <system_error>
 #include <thread>
 
+#include <mapgate/maps/inner_map.h>
 #include <mapgate/maps/lpm.h>
 #include <mapgate/maps/map_error.h>
 #include <mapgate/maps/row.h>
@@ -33,9 +35,57 @@ using policy::SpecErrors;
 constexpr std::size_t kMaxRows = std::size_t{1} << 26;
 constexpr std::size_t kLinesBetweenStops = 1024;
 
+bool has_indices(bpf_map_type type) {
+  return maps::is_array(type) || type == BPF_MAP_TYPE_ARRAY_OF_MAPS;
+}
+
 std::string_view layout_path(std::string_view path) {
   const std::size_t dot = path.find('.');
   return dot == std::string_view::npos ? std::string_view() : path.substr(dot + 1);
+}
+
+using KeyAndValue = std::pair<const DocumentNode*, const DocumentNode*>;
+
+KeyAndValue key_and_value(const Place& entry, SpecErrors& errors) {
+  const DocumentNode& node = entry.node();
+  if (node.kind == DocumentNode::Kind::kMapping && node.keys.size() == 2 &&
+      node.keys[0].text == "key" && node.keys[1].text == "value")
+    return {&node.items[0], &node.items[1]};
+  const std::size_t before = errors.count();
+  Fields fields(errors, entry);
+  const auto key = fields.required("key");
+  const auto value = fields.required("value");
+  fields.finish();
+  if (errors.count() != before) return {};
+  return {&key->node(), &value->node()};
+}
+
+void check_key(const maps::MapInfo& info, const Place& place, std::span<const std::byte> key,
+               SpecErrors& errors) {
+  std::uint32_t number = 0;
+  std::memcpy(&number, key.data(), std::min(key.size(), sizeof number));
+  if (info.type == BPF_MAP_TYPE_LPM_TRIE) {
+    const std::size_t longest = 8 * (key.size() - sizeof number);
+    if (number > longest)
+      errors.add(place, "the prefix length is " + std::to_string(number) + "; the longest is " +
+                            std::to_string(longest));
+    else if (!maps::is_canonical_lpm_key(key))
+      errors.add(place,
+                 "bits are set behind the prefix length, which is " + std::to_string(number));
+  } else if (has_indices(info.type) && number >= info.max_entries) {
+    errors.add(place, "the array ends at index " + std::to_string(info.max_entries - 1));
+  }
+}
+
+// Writes what the entry is into `key` and `value`, and finds its faults.
+void read_entry(const maps::MapInfo& info, schema::MapLayouts& layouts, const Place& entry,
+                std::span<std::byte> key, std::span<std::byte> value, SpecErrors& errors) {
+  const auto [key_node, value_node] = key_and_value(entry, errors);
+  if (key_node == nullptr || value_node == nullptr) return;
+  const Place key_place(entry, "key", *key_node);
+  if (schema::encode(layouts.key, key_place, errors, key)) check_key(info, key_place, key, errors);
+  static_cast<void>(
+      schema::encode(layouts.value, Place(entry, "value", *value_node), errors, value));
 }
 
 // Fills rows from entries, and finds their faults.
@@ -43,56 +93,54 @@ class RowReader {
  public:
   RowReader(DeclaredTarget& target, DeclaredRows& rows) : target_(target), rows_(rows) {}
 
+  // Adds one row, whatever the entry is like.
   void read(const Place& entry, SpecErrors& errors) {
-    const auto [key, value] = fields(entry, errors);
-    if (key == nullptr || value == nullptr) return;
-    const maps::MapInfo& info = target_.info;
+    if (target_.inner) return read_outer(*target_.inner, entry, errors);
     const std::span<std::byte> row = rows_.add();
-    const std::span<std::byte> key_bytes = row.first(info.key_size);
-    const Place key_place(entry, "key", *key);
-    if (schema::encode(target_.layouts.key, key_place, errors, key_bytes))
-      check_key(key_place, key_bytes, errors);
-    static_cast<void>(schema::encode(target_.layouts.value, Place(entry, "value", *value), errors,
-                                     row.subspan(info.key_size)));
+    read_entry(target_.info, target_.layouts, entry, row.first(target_.info.key_size),
+               row.subspan(target_.info.key_size), errors);
   }
 
  private:
-  using KeyAndValue = std::pair<const DocumentNode*, const DocumentNode*>;
-
-  static KeyAndValue fields(const Place& entry, SpecErrors& errors) {
-    const DocumentNode& node = entry.node();
-    if (node.kind == DocumentNode::Kind::kMapping && node.keys.size() == 2 &&
-        node.keys[0].text == "key" && node.keys[1].text == "value")
-      return {&node.items[0], &node.items[1]};
-    const std::size_t before = errors.count();
-    Fields fields(errors, entry);
-    const auto key = fields.required("key");
-    const auto value = fields.required("value");
-    fields.finish();
-    if (errors.count() != before) return {};
-    return {&key->node(), &value->node()};
+  // An entry of a map of maps: its value is a list, the entries of the inner map.
+  void read_outer(InnerMaps& inner, const Place& entry, SpecErrors& errors) {
+    std::vector<std::byte> key(target_.info.key_size);
+    maps::RowValue value;
+    const auto [key_node, value_node] = key_and_value(entry, errors);
+    if (key_node != nullptr && value_node != nullptr) {
+      const Place key_place(entry, "key", *key_node);
+      if (schema::encode(target_.layouts.key, key_place, errors, key))
+        check_key(target_.info, key_place, key, errors);
+      value = read_inner(inner, Place(entry, "value", *value_node), errors);
+    }
+    const std::span<std::byte> row = rows_.add(value.size());
+    std::ranges::copy(key, row.begin());
+    std::ranges::copy(value.bytes(), row.begin() + target_.info.key_size);
   }
 
-  void check_key(const Place& place, std::span<const std::byte> key, SpecErrors& errors) const {
-    const maps::MapInfo& info = target_.info;
-    std::uint32_t number = 0;
-    std::memcpy(&number, key.data(), std::min(key.size(), sizeof number));
-    if (info.type == BPF_MAP_TYPE_LPM_TRIE) {
-      const std::size_t longest = 8 * (key.size() - sizeof number);
-      if (number > longest)
-        errors.add(place, "the prefix length is " + std::to_string(number) + "; the longest is " +
-                              std::to_string(longest));
-      else if (!maps::is_canonical_lpm_key(key))
-        errors.add(place,
-                   "bits are set behind the prefix length, which is " + std::to_string(number));
-    } else if (maps::is_array(info.type) && number >= info.max_entries) {
-      errors.add(place, "the array ends at index " + std::to_string(info.max_entries - 1));
-    }
+  static maps::RowValue read_inner(InnerMaps& inner, const Place& list, SpecErrors& errors) {
+    const std::size_t before = errors.count();
+    std::vector<maps::InnerEntry> entries;
+    policy::read_list(errors, list, policy::EmptyList::kAllowed, [&](const Place& item) {
+      auto& [key, value] = entries.emplace_back(std::vector<std::byte>(inner.info.key_size),
+                                                std::vector<std::byte>(inner.info.value_size));
+      read_entry(inner.info, inner.layouts, item, key, value, errors);
+    });
+    if (errors.count() != before) return {};
+    auto value = maps::inner_map_value(inner.info, std::move(entries));
+    if (value) return std::move(*value);
+    errors.add(list, value.error());
+    return {};
   }
 
   DeclaredTarget& target_;
   DeclaredRows& rows_;
 };
+
+// Of a map of maps: each its own.
+std::optional<std::uint32_t> value_size_of(const DeclaredTarget& target) {
+  return target.inner ? std::nullopt : std::optional(target.info.value_size);
+}
 
 // A fault that is not about a part of a document.
 void add(SpecErrors& errors, const std::string& pointer, Location location, std::string reason) {
@@ -108,7 +156,7 @@ class PartLoader {
         part_(part),
         stop_(stop),
         target_(target),
-        rows_(target.info.key_size, target.info.value_size),
+        rows_(target.info.key_size, value_size_of(target)),
         errors_(file) {}
 
   void load() {
@@ -135,7 +183,7 @@ class PartLoader {
 
   [[nodiscard]] std::size_t lines() const { return lines_; }
   [[nodiscard]] DeclaredRows& rows() { return rows_; }
-  [[nodiscard]] schema::MapLayouts& layouts() { return target_.layouts; }
+  [[nodiscard]] DeclaredTarget& target() { return target_; }
   // Of a part behind `lines_before` others.
   void append_faults(std::size_t lines_before, std::vector<SpecError>& faults) && {
     for (SpecError& error : std::move(errors_).finish()) {
@@ -186,7 +234,7 @@ class Loader {
         spec_(spec),
         target_(target),
         stop_(stop),
-        rows_(target.info.key_size, target.info.value_size),
+        rows_(target.info.key_size, value_size_of(target)),
         entries_pointer_(spec.pointer + "/entries"),
         lines_file_(spec.entries_from ? spec.entries_from->native() : std::string()) {}
 
@@ -222,7 +270,7 @@ class Loader {
     std::size_t lines = 0;
     for (PartLoader& part : parts) {
       rows_.append(std::move(part.rows()));
-      target_.layouts = std::move(part.layouts());
+      target_ = std::move(part.target());
       const bool stopped = part.has_faults();
       const std::size_t before = std::exchange(lines, lines + part.lines());
       if (!part.file_fault().empty()) refuse_file(part.file_fault());
@@ -288,9 +336,78 @@ bool is_trie_key(const policy::Layout& key) {
          first.bit_size == 0 && !first.big_endian;
 }
 
+constexpr const char* kNoTrieKey = "the key of an LPM trie begins with its prefix length, a u32";
+
+void check_sizes(const MapSpec& spec, const std::string& where, const schema::MapLayouts& layouts,
+                 const maps::MapInfo& info, SpecErrors& errors) {
+  const auto check = [&](const char* what, std::uint32_t is, std::uint32_t of_the_map) {
+    if (is == of_the_map) return;
+    add(errors, spec.pointer + where + what, spec.location,
+        "has " + std::to_string(is) + " bytes; the map's have " + std::to_string(of_the_map));
+  };
+  check("key", layouts.key.size, info.key_size);
+  check("value", layouts.value.size, info.value_size);
+}
+
+std::string describe(const maps::MapInfo& info) {
+  std::ostringstream text;
+  text << maps::describe_type(info.type) << " with keys of " << info.key_size << " and values of "
+       << info.value_size << " bytes, " << info.max_entries << " entries, flags 0x" << std::hex
+       << info.flags;
+  return text.str();
+}
+
+// By the spec, else by those that are there.
+void choose_inner(const MapSpec& spec, DeclaredTarget& target, SpecErrors& errors) {
+  const std::string pointer = spec.pointer + "/inner";
+  const bool known = target.info.type != BPF_MAP_TYPE_UNSPEC;
+  if (known && !maps::is_map_of_maps(target.info.type)) {
+    if (spec.inner)
+      add(errors, pointer, spec.location,
+          "the map at " + spec.pin + " is of type " + maps::describe_type(target.info.type) +
+              ", and has no inner maps");
+    return;
+  }
+  if (!spec.inner) {
+    if (known && !target.inner)
+      add(errors, pointer, spec.location,
+          "the map at " + spec.pin + " holds no map so far: say here how its inner maps are made");
+    return;
+  }
+  const std::optional<InnerMaps> there = std::exchange(target.inner, described_inner(spec));
+  InnerMaps& inner = *target.inner;
+  if (there && !there->are_made_like(inner))
+    add(errors, pointer, spec.location,
+        "the inner maps at " + spec.pin + " are another kind: " + describe(there->info));
+  else if (there && !spec.inner->key_layout)
+    inner.layouts = there->layouts;
+  if (inner.info.type == BPF_MAP_TYPE_LPM_TRIE && !is_trie_key(inner.layouts.key))
+    add(errors, pointer + "/layout/key", spec.location, kNoTrieKey);
+}
+
 }  // namespace
 
+InnerMaps described_inner(const MapSpec& spec) {
+  const policy::MapCreation& creation = spec.inner->creation;
+  const maps::MapInfo info{.type = creation.type,
+                           .key_size = creation.key_size,
+                           .value_size = creation.value_size,
+                           .max_entries = creation.max_entries,
+                           .flags = creation.flags,
+                           .name = "mg_inner"};
+  return {info,
+          {spec.inner->key_layout.value_or(schema::hex_layout(info.key_size)),
+           spec.inner->value_layout.value_or(schema::hex_layout(info.value_size))}};
+}
+
+bool InnerMaps::are_made_like(const InnerMaps& other) const {
+  return info.type == other.info.type && info.key_size == other.info.key_size &&
+         info.value_size == other.info.value_size && info.max_entries == other.info.max_entries &&
+         info.flags == other.info.flags;
+}
+
 void DeclaredRows::append(DeclaredRows rows) {
+  for (const std::size_t end : rows.ends_) ends_.push_back(bytes_.size() + end);
   if (bytes_.empty()) {
     bytes_ = std::move(rows.bytes_);
   } else {
@@ -324,23 +441,18 @@ bool DeclaredRows::contains(std::span<const std::byte> key) const {
   return slots_[slot_of(key)] != 0;
 }
 
-std::expected<schema::MapLayouts, std::vector<SpecError>> choose_layouts(
-    const std::string& file, const MapSpec& spec, const maps::MapInfo& info,
-    const schema::MapLayouts& of_map) {
+std::expected<void, std::vector<SpecError>> choose_layouts(const std::string& file,
+                                                           const MapSpec& spec,
+                                                           DeclaredTarget& target) {
   SpecErrors errors(file);
-  schema::MapLayouts layouts = of_map;
+  choose_inner(spec, target, errors);
+  const maps::MapInfo& info = target.info;
+  schema::MapLayouts& layouts = target.layouts;
   if (spec.key_layout) layouts.key = *spec.key_layout;
   if (spec.value_layout) layouts.value = *spec.value_layout;
-  const auto check_size = [&](const char* what, std::uint32_t is, std::uint32_t of_the_map) {
-    if (is == of_the_map) return;
-    add(errors, spec.pointer + "/layout/" + what, spec.location,
-        "has " + std::to_string(is) + " bytes; the map's have " + std::to_string(of_the_map));
-  };
-  check_size("key", layouts.key.size, info.key_size);
-  check_size("value", layouts.value.size, info.value_size);
+  check_sizes(spec, "/layout/", layouts, info, errors);
   if (info.type == BPF_MAP_TYPE_LPM_TRIE && !is_trie_key(layouts.key))
-    add(errors, spec.pointer + "/layout/key", spec.location,
-        "the key of an LPM trie begins with its prefix length, a u32");
+    add(errors, spec.pointer + "/layout/key", spec.location, kNoTrieKey);
   if (spec.create && spec.create->type != info.type)
     add(errors, spec.pointer + "/create/type", spec.location,
         "the map at " + spec.pin + " is of type " + maps::describe_type(info.type));
@@ -355,7 +467,7 @@ std::expected<schema::MapLayouts, std::vector<SpecError>> choose_layouts(
       add(errors, spec.pointer + "/hints/" + hint.path, hint.location, applied.error());
   }
   if (!errors.empty()) return std::unexpected(std::move(errors).finish());
-  return layouts;
+  return {};
 }
 
 std::expected<DeclaredRows, std::vector<SpecError>> load_declared_rows(
@@ -370,7 +482,9 @@ std::optional<DeclaredTarget> described_target(const MapSpec& spec) {
   info.type = spec.create ? spec.create->type : BPF_MAP_TYPE_UNSPEC;
   info.max_entries = spec.create ? spec.create->max_entries : UINT32_MAX;
   info.key_size = spec.create ? spec.create->key_size : spec.key_layout->size;
-  info.value_size = spec.create ? spec.create->value_size : spec.value_layout->size;
+  info.value_size = spec.create         ? spec.create->value_size
+                    : spec.value_layout ? spec.value_layout->size
+                                        : sizeof(std::uint32_t);
   return DeclaredTarget{info,
                         {schema::hex_layout(info.key_size), schema::hex_layout(info.value_size)}};
 }
@@ -384,12 +498,10 @@ std::vector<SpecError> check_declared_rows(const std::string& file,
   for (const MapSpec& spec : specs) {
     auto target = described_target(spec);
     if (!target) continue;
-    auto layouts = choose_layouts(file, spec, target->info, target->layouts);
-    if (!layouts) {
-      add_all(layouts.error());
+    if (auto chosen = choose_layouts(file, spec, *target); !chosen) {
+      add_all(chosen.error());
       continue;
     }
-    target->layouts = std::move(*layouts);
     if (const auto rows = load_declared_rows(file, spec, *target, {}); !rows) add_all(rows.error());
   }
   return faults;

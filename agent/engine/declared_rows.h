@@ -23,21 +23,28 @@ namespace mapgate::engine {
 // without gaps, since there may be millions.
 class DeclaredRows {
  public:
-  DeclaredRows(std::uint32_t key_size, std::uint32_t value_size)
-      : key_size_(key_size), row_size_(std::size_t{key_size} + value_size) {}
+  // No value size: each row has one of its own.
+  DeclaredRows(std::uint32_t key_size, std::optional<std::uint32_t> value_size)
+      : key_size_(key_size), row_size_(value_size ? std::size_t{key_size} + *value_size : 0) {}
 
-  [[nodiscard]] std::size_t size() const { return bytes_.size() / row_size_; }
+  [[nodiscard]] std::size_t size() const {
+    return row_size_ == 0 ? ends_.size() : bytes_.size() / row_size_;
+  }
   [[nodiscard]] std::span<const std::byte> key(std::size_t row) const {
-    return std::span(bytes_).subspan(row * row_size_, key_size_);
+    return std::span(bytes_).subspan(begin_of(row), key_size_);
   }
   [[nodiscard]] std::span<const std::byte> value(std::size_t row) const {
-    return std::span(bytes_).subspan(row * row_size_ + key_size_, row_size_ - key_size_);
+    const std::size_t begin = begin_of(row) + key_size_;
+    return std::span(bytes_).subspan(begin, end_of(row) - begin);
   }
 
-  // Adds a row of zeros, valid until the next one. First the key, then the value.
-  [[nodiscard]] std::span<std::byte> add() {
-    bytes_.resize(bytes_.size() + row_size_);
-    return std::span(bytes_).last(row_size_);
+  // Adds a row of zeros, valid until the next one. First the key, then the value, of `value_size`
+  // bytes unless all have the same.
+  [[nodiscard]] std::span<std::byte> add(std::size_t value_size = 0) {
+    const std::size_t size = row_size_ == 0 ? key_size_ + value_size : row_size_;
+    bytes_.resize(bytes_.size() + size);
+    if (row_size_ == 0) ends_.push_back(bytes_.size());
+    return std::span(bytes_).last(size);
   }
 
   // Adds rows of the same sizes behind these.
@@ -50,29 +57,51 @@ class DeclaredRows {
   [[nodiscard]] bool contains(std::span<const std::byte> key) const;
 
  private:
+  [[nodiscard]] std::size_t begin_of(std::size_t row) const {
+    if (row_size_ != 0) return row * row_size_;
+    return row == 0 ? 0 : ends_[row - 1];
+  }
+  [[nodiscard]] std::size_t end_of(std::size_t row) const {
+    return row_size_ != 0 ? (row + 1) * row_size_ : ends_[row];
+  }
   // Of the row with this key, or of where it would be.
   [[nodiscard]] std::size_t slot_of(std::span<const std::byte> key) const;
 
   std::uint32_t key_size_;
-  std::size_t row_size_;
+  std::size_t row_size_;  // 0: see ends_
   std::vector<std::byte> bytes_;
+  std::vector<std::size_t> ends_;     // of rows of different sizes
   std::vector<std::uint32_t> slots_;  // by hash: a row's number plus 1, or 0
 };
+
+// How the inner maps of a map of maps are made, and what they hold.
+struct InnerMaps {
+  maps::MapInfo info;
+  schema::MapLayouts layouts;
+
+  // So made that one may take the place of the other.
+  [[nodiscard]] bool are_made_like(const InnerMaps& other) const;
+};
+// What the spec says of them; it must have them.
+[[nodiscard]] InnerMaps described_inner(const policy::MapSpec& spec);
 
 // What the loader has to know of the map.
 struct DeclaredTarget {
   maps::MapInfo info;
-  schema::MapLayouts layouts;  // remember which members of unions were written
+  // As those of `inner`: remember which members of unions were written.
+  schema::MapLayouts layouts;
+  // Of a map of maps. What the map itself shows of them, if it holds any; after choose_layouts()
+  // what the spec makes of that.
+  std::optional<InnerMaps> inner = std::nullopt;
 };
 
 // What the spec itself says of a map: how it is made, or its layout. Nothing if it says neither.
 [[nodiscard]] std::optional<DeclaredTarget> described_target(const policy::MapSpec& spec);
 
-// The layouts that the spec asks for: the map's own or those it describes, with its hints. The
-// faults name the spec's `file`.
-[[nodiscard]] std::expected<schema::MapLayouts, std::vector<policy::SpecError>> choose_layouts(
-    const std::string& file, const policy::MapSpec& spec, const maps::MapInfo& info,
-    const schema::MapLayouts& of_map);
+// Puts the layouts that the spec asks for into `target`, which has the map's own: those that it
+// describes, and hints. The faults name the spec's `file`.
+[[nodiscard]] std::expected<void, std::vector<policy::SpecError>> choose_layouts(
+    const std::string& file, const policy::MapSpec& spec, DeclaredTarget& target);
 
 // Reads the entries of the spec, and those of the file that it names. All faults come back, up to
 // kMaxSpecErrors of them, each with its place: a place in `file`, or a line. Takes as long as the

@@ -25,6 +25,15 @@ struct MapCreation {
   friend bool operator==(const MapCreation&, const MapCreation&) = default;
 };
 
+// How the inner maps of a map of maps are made.
+struct InnerMapSpec {
+  MapCreation creation;
+  std::optional<Layout> key_layout;
+  std::optional<Layout> value_layout;
+
+  friend bool operator==(const InnerMapSpec&, const InnerMapSpec&) = default;
+};
+
 struct MapHint {
   std::string path;  // "key.addr", "value"
   LayoutHint hint = LayoutHint::kHex;
@@ -44,6 +53,7 @@ struct MapSpec {
   std::optional<MapCreation> create;
   std::optional<Layout> key_layout;  // instead of the map's BTF
   std::optional<Layout> value_layout;
+  std::optional<InnerMapSpec> inner;
   std::vector<MapHint> hints;
   std::string pointer;  // JSON pointer to the map in its spec
   Location location;

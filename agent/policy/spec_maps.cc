@@ -19,7 +19,8 @@ constexpr std::uint32_t kLpmPrefixLengthSize = 4;
 constexpr std::uint32_t kMaxPerCpuValueSize = 32767;  // half of a row's: CPUs may differ
 
 bool is_array(bpf_map_type type) {
-  return type == BPF_MAP_TYPE_ARRAY || type == BPF_MAP_TYPE_PERCPU_ARRAY;
+  return type == BPF_MAP_TYPE_ARRAY || type == BPF_MAP_TYPE_PERCPU_ARRAY ||
+         type == BPF_MAP_TYPE_ARRAY_OF_MAPS;
 }
 
 bool is_per_cpu(bpf_map_type type) {
@@ -31,6 +32,10 @@ bool is_name(std::string_view text) {
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@:";
   return !text.empty() && text.size() <= kMaxName &&
          text.find_first_not_of(kLetters) == std::string_view::npos;
+}
+
+bool is_map_of_maps(bpf_map_type type) {
+  return type == BPF_MAP_TYPE_HASH_OF_MAPS || type == BPF_MAP_TYPE_ARRAY_OF_MAPS;
 }
 
 class MapsReader {
@@ -58,7 +63,8 @@ class MapsReader {
       map.prune = read_boolean(errors_, *prune).value_or(false);
     if (const auto entries = fields.optional("entries")) map.entries = read_entries(*entries);
     if (const auto from = fields.optional("entriesFrom")) map.entries_from = read_file(*from);
-    if (const auto layout = fields.optional("layout")) read_layouts(*layout, map);
+    if (const auto inner = fields.optional("inner")) map.inner = read_inner(*inner);
+    if (const auto layout = fields.optional("layout")) read_outer_layouts(*layout, map);
     if (const auto create = fields.optional("create")) map.create = read_creation(*create, map);
     if (const auto hints = fields.optional("hints")) map.hints = read_hints(*hints);
     fields.finish();
@@ -129,12 +135,35 @@ class MapsReader {
     return std::filesystem::path(file_).parent_path() / *text;
   }
 
-  void read_layouts(const Place& place, MapSpec& map) {
+  // The values of a map of maps are its inner maps, which have a layout of their own.
+  void read_outer_layouts(const Place& place, MapSpec& map) {
+    if (!map.inner) return read_layouts(place, map.key_layout, map.value_layout);
     Fields fields(errors_, place);
     if (const auto key = fields.required("key")) map.key_layout = read_layout(errors_, *key);
-    if (const auto value = fields.required("value"))
-      map.value_layout = read_layout(errors_, *value);
     fields.finish();
+  }
+
+  void read_layouts(const Place& place, std::optional<Layout>& key_layout,
+                    std::optional<Layout>& value_layout) {
+    Fields fields(errors_, place);
+    if (const auto key = fields.required("key")) key_layout = read_layout(errors_, *key);
+    if (const auto value = fields.required("value")) value_layout = read_layout(errors_, *value);
+    fields.finish();
+  }
+
+  InnerMapSpec read_inner(const Place& place) {
+    InnerMapSpec inner;
+    Fields fields(errors_, place);
+    if (const auto layout = fields.optional("layout"))
+      read_layouts(*layout, inner.key_layout, inner.value_layout);
+    if (const auto type = fields.required("type"))
+      inner.creation.type = read_choice<bpf_map_type>(errors_, *type,
+                                                      {{"hash", BPF_MAP_TYPE_HASH},
+                                                       {"lpm_trie", BPF_MAP_TYPE_LPM_TRIE},
+                                                       {"array", BPF_MAP_TYPE_ARRAY}})
+                                .value_or(inner.creation.type);
+    read_sizes(place, fields, inner.key_layout, inner.value_layout, inner.creation);
+    return inner;
   }
 
   std::optional<std::uint32_t> read_count(const std::optional<Place>& place,
@@ -154,18 +183,33 @@ class MapsReader {
                                                    {"lpm_trie", BPF_MAP_TYPE_LPM_TRIE},
                                                    {"array", BPF_MAP_TYPE_ARRAY},
                                                    {"percpu_hash", BPF_MAP_TYPE_PERCPU_HASH},
-                                                   {"percpu_array", BPF_MAP_TYPE_PERCPU_ARRAY}});
+                                                   {"percpu_array", BPF_MAP_TYPE_PERCPU_ARRAY},
+                                                   {"hash_of_maps", BPF_MAP_TYPE_HASH_OF_MAPS},
+                                                   {"array_of_maps", BPF_MAP_TYPE_ARRAY_OF_MAPS}});
       creation.type = read.value_or(creation.type);
+      if (read && is_map_of_maps(*read) != map.inner.has_value())
+        errors_.add(*type, map.inner ? "the map has inner maps, which this type has not"
+                                     : "the field inner of the map must say how its inner maps "
+                                       "are made");
     }
+    // A map of maps has the inner map's id as its value.
+    const std::optional<Layout> id = Layout{.size = sizeof(std::uint32_t)};
+    read_sizes(place, fields, map.key_layout, is_map_of_maps(creation.type) ? id : map.value_layout,
+               creation);
+    return creation;
+  }
+
+  // What `creation` says beside its type, and the end of the fields.
+  void read_sizes(const Place& place, Fields& fields, const std::optional<Layout>& key_layout,
+                  const std::optional<Layout>& value_layout, MapCreation& creation) {
     const auto key_size = fields.optional("keySize");
     const auto value_size = fields.optional("valueSize");
     creation.max_entries = read_count(fields.required("maxEntries"), kMaxEntries).value_or(1);
     if (const auto flags = fields.optional("flags")) creation.flags = read_flags(*flags);
     fields.finish();
-    creation.key_size =
-        read_size(place, key_size, map.key_layout, "keySize", kMaxKeySize).value_or(4);
+    creation.key_size = read_size(place, key_size, key_layout, "keySize", kMaxKeySize).value_or(4);
     creation.value_size =
-        read_size(place, value_size, map.value_layout, "valueSize",
+        read_size(place, value_size, value_layout, "valueSize",
                   is_per_cpu(creation.type) ? kMaxPerCpuValueSize : kMaxLayoutBytes)
             .value_or(4);
     // A trie has no other way to be.
@@ -174,7 +218,6 @@ class MapsReader {
       errors_.add(place, "the key of an lpm_trie has a 4-byte prefix length and at least one byte");
     if (is_array(creation.type) && creation.key_size != sizeof(std::uint32_t))
       errors_.add(place, "the key of an array has 4 bytes");
-    return creation;
   }
 
   // From the field, or from the layout; if both say it they have to agree.

@@ -195,6 +195,114 @@ class PerCpuTest(DeclaredMapsTest):
         self.assertIn("/maps/0/entries/0/key: the array ends at index 3", refused.stderr)
 
 
+class MapsOfMapsTest(DeclaredMapsTest):
+    INNER = {"type": "hash", "maxEntries": 4, "layout": {"key": "ipv4", "value": {"limit": "u32"}}}
+    TENANTS = [{"key": 1, "value": [{"key": "10.0.0.1", "value": {"limit": 5}},
+                                    {"key": "10.0.0.2", "value": {"limit": 6}}]},
+               {"key": 2, "value": []}]
+
+    def tenants(self, entries=None, **more):
+        return self.declare("tenants", entries if entries is not None else self.TENANTS,
+                            **{"layout": {"key": "u32"}, "inner": self.INNER, **more})
+
+    def created(self, entries=None, kind="hash_of_maps", **more):
+        return self.tenants(entries, create={"type": kind, "maxEntries": 8}, **more)
+
+    def bpftool(self, *arguments):
+        return json.loads(self.world.run("bpftool", "-j", "map", *arguments).stdout)
+
+    def held(self):
+        """What the kernel has, by the outer key: the inner map's elements, as bpftool shows them."""
+        result = {}
+        for element in self.bpftool("dump", "pinned", self.pin("tenants")):
+            key = int.from_bytes(bytes(int(octet, 0) for octet in element["key"]), "little")
+            inner = self.bpftool("dump", "id", str(self.inner_id(key)))
+            result[key] = {bytes(int(octet, 0) for octet in e["key"]): e["value"] for e in inner}
+        return result
+
+    def inner_id(self, key):
+        octets = key.to_bytes(4, "little").hex(" ").split()
+        value = self.bpftool("lookup", "pinned", self.pin("tenants"), "key", "hex", *octets)["value"]
+        return int.from_bytes(bytes(int(octet, 0) for octet in value), "little")
+
+    def foreign_inner(self, name, entries=4):
+        self.world.run("bpftool", "map", "create", self.pin(name), *f"type hash key 4 value 4 entries {entries} "
+                       f"name {name}".split())
+
+    def test_are_made_and_filled_and_read_back_as_they_were_written(self):
+        for kind in ("hash_of_maps", "array_of_maps"):
+            with self.subTest(kind):
+                if kind == "hash_of_maps":
+                    self.start(self.created())
+                else:
+                    self.pin("tenants").unlink()
+                    self.reload(self.created(kind=kind))
+                self.assertEqual("in sync", self.status("tenants")["state"])
+                self.assertEqual(in_order(self.TENANTS), in_order(self.entries("tenants")))
+                held = self.held()
+                self.assertEqual({bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2])}, set(held[1]))
+                self.assertEqual({}, held[2])
+
+    def test_a_reload_replaces_only_the_inner_maps_that_change(self):
+        self.start(self.created())
+        first, second = self.inner_id(1), self.inner_id(2)
+        changed = [self.TENANTS[0], {"key": 2, "value": [{"key": "10.0.0.9", "value": {"limit": 9}}]}]
+        self.reload(self.created(changed))
+        self.assertEqual(in_order(changed), in_order(self.entries("tenants")))
+        self.assertEqual(first, self.inner_id(1))
+        self.assertNotEqual(second, self.inner_id(2))
+        self.reload(self.created(changed[:1]))
+        self.assertEqual(changed[:1], self.entries("tenants"))
+
+    def test_what_others_delete_or_put_in_the_place_of_an_inner_map_is_put_right(self):
+        self.start(self.created(prune=True))
+        self.foreign_inner("foreign")
+        for key, change in (("01 00 00 00", "delete"), ("02 00 00 00", "update"), ("07 00 00 00", "update")):
+            self.world.run("bpftool", "map", change, "pinned", self.pin("tenants"), "key", "hex", *key.split(),
+                           *(["value", "pinned", self.pin("foreign")] if change == "update" else []))
+        self.world.run("bpftool", "map", "update", "pinned", self.pin("foreign"),
+                       *"key hex 0a 00 00 09 value hex 01 00 00 00".split())
+        self.reload(self.created(prune=True))
+        self.assertEqual(in_order(self.TENANTS), in_order(self.entries("tenants")))
+        resync = self.status("tenants")["resync"]
+        self.assertEqual((2, 1), (resync["repaired"], resync["removed"]))
+
+    def test_an_outer_map_that_holds_one_needs_no_words_about_its_inner_maps(self):
+        self.foreign_inner("pattern")
+        self.world.run("bpftool", "map", "create", self.pin("tenants"), *"type hash_of_maps key 4 value 4 entries 4 "
+                       "name tenants inner_map pinned".split(), self.pin("pattern"))
+        entry = {"key": "0x09000000", "value": [{"key": "0x0a000001", "value": "0x01000000"}]}
+        self.start(self.declare("limits", LIMITS))
+        refused = self.reload(self.declare("tenants", [entry]), check=False)
+        self.assertEqual(4, refused.returncode)
+        self.assertIn("/maps/0/inner: ", refused.stderr)
+        self.assertIn("say here how its inner maps are made", refused.stderr)
+        self.world.run("bpftool", "map", "update", "pinned", self.pin("tenants"),
+                       *"key hex 01 00 00 00 value pinned".split(), self.pin("pattern"))
+        self.reload(self.declare("tenants", [entry]))
+        self.assertIn(entry, self.entries("tenants"))
+        self.assertEqual({"key": "0x01000000", "value": []}, self.entries("tenants")[0])
+
+    def test_inner_maps_that_are_made_otherwise_are_refused(self):
+        self.foreign_inner("pattern", entries=99)
+        self.world.run("bpftool", "map", "create", self.pin("tenants"), *"type array_of_maps key 4 value 4 entries 4 "
+                       "name tenants inner_map pinned".split(), self.pin("pattern"))
+        self.world.run("bpftool", "map", "update", "pinned", self.pin("tenants"),
+                       *"key hex 01 00 00 00 value pinned".split(), self.pin("pattern"))
+        self.start(self.declare("limits", LIMITS))
+        refused = self.reload(self.tenants(), check=False)
+        self.assertEqual(4, refused.returncode)
+        self.assertIn("/maps/0/inner: the inner maps at", refused.stderr)
+        self.assertIn("are another kind: hash with keys of 4 and values of 4 bytes, 99 entries", refused.stderr)
+
+    def test_a_fault_in_an_inner_entry_has_its_place(self):
+        self.start(self.declare("limits", LIMITS))
+        bad = [{"key": 1, "value": [{"key": "10.0.0.1", "value": {"limit": "many"}}]}]
+        refused = self.reload(self.created(bad), check=False)
+        self.assertIn("/maps/0/entries/0/value/0/value/limit: ", refused.stderr)
+        self.assertFalse(self.pin("tenants").exists())
+
+
 class ForeignChangesTest(DeclaredMapsTest):
     FOREIGN = "c0 00 02 63 00 35 11 00"  # 192.0.2.99, 53, 17
 

@@ -55,11 +55,10 @@ class DeclaredRowsTest : public testing::Test {
 
   // What the spec's rows are, or its faults.
   std::expected<DeclaredRows, std::vector<std::string>> load(const MapSpec& map) {
-    const schema::MapLayouts hex{schema::hex_layout(info.key_size),
-                                 schema::hex_layout(info.value_size)};
-    auto layouts = choose_layouts(file(), map, info, hex);
-    if (!layouts) return std::unexpected(texts(layouts.error()));
-    DeclaredTarget target{info, std::move(*layouts)};
+    DeclaredTarget target{
+        info, {schema::hex_layout(info.key_size), schema::hex_layout(info.value_size)}, inner};
+    if (auto chosen = choose_layouts(file(), map, target); !chosen)
+      return std::unexpected(texts(chosen.error()));
     auto rows = load_declared_rows(file(), map, target, stop.get_token());
     if (!rows) return std::unexpected(texts(rows.error()));
     return std::move(*rows);
@@ -75,6 +74,7 @@ class DeclaredRowsTest : public testing::Test {
   }
 
   std::string folder_;
+  std::optional<InnerMaps> inner;
   maps::MapInfo info;
   std::stop_source stop;
 };
@@ -195,6 +195,81 @@ TEST_F(DeclaredRowsTest, TheKeyOfATrieBeginsWithItsPrefixLength) {
       "\"0x180000000a000000\", "
       "value: \"0x01000000\"}]}]\n";
   EXPECT_THAT(faults(spec("", hex)), testing::IsEmpty());
+}
+
+class OuterRowsTest : public DeclaredRowsTest {
+ protected:
+  void SetUp() override {
+    DeclaredRowsTest::SetUp();
+    info.type = BPF_MAP_TYPE_HASH_OF_MAPS;
+    info.key_size = info.value_size = 4;
+  }
+  MapSpec outer(const std::string& more) {
+    return spec(more, "formatVersion: 1\nmaps:\n  - name: tenants\n    pin: /sys/fs/bpf/tenants\n");
+  }
+  static constexpr const char* kInner =
+      "    layout: {key: u32}\n"
+      "    inner: {type: hash, maxEntries: 2, layout: {key: ipv4, value: u32}}\n";
+};
+
+TEST_F(OuterRowsTest, HaveTheEntriesOfTheirInnerMapsAsValues) {
+  write_lines(R"({"key": 7, "value": [{"key": "10.0.0.1", "value": 1}]})"
+              "\n");
+  const auto rows =
+      load(outer(std::string(kInner) + "    entriesFrom: lines.jsonl\n"
+                                       "    entries:\n      - {key: 1, value: []}\n"
+                                       "      - {key: 2, value: [{key: 10.0.0.2, value: 2}, "
+                                       "{key: 10.0.0.1, value: 1}]}\n"));
+  ASSERT_TRUE(rows) << rows.error().front();
+  ASSERT_EQ(rows->size(), 3U);
+  EXPECT_EQ(rows->value(0).size(), 0U);
+  EXPECT_EQ(rows->value(1).size(), 16U);
+  EXPECT_EQ(rows->value(1)[3], std::byte{1}) << "in the order of their keys";
+  EXPECT_EQ(rows->key(2)[0], std::byte{7});
+  EXPECT_EQ(rows->value(2).size(), 8U);
+  EXPECT_TRUE(rows->contains(rows->key(2)));
+}
+
+TEST_F(OuterRowsTest, FaultsOfAnInnerEntryHaveItsPlace) {
+  EXPECT_THAT(
+      faults(outer(std::string(kInner) +
+                   "    entries:\n      - {key: 1, value: [{key: 10.0.0.1, value: x}]}\n"
+                   "      - {key: 2, value: 5}\n"
+                   "      - {key: 3, value: [{key: 10.0.0.1, value: 1}, {key: 10.0.0.1, "
+                   "value: 2}]}\n"
+                   "      - {key: 4, value: [{key: 1.1.1.1, value: 1}, {key: 2.2.2.2, "
+                   "value: 2}, {key: 3.3.3.3, value: 3}]}\n"
+                   "      - {key: 3, value: [{key: 10.0.0.1}]}\n")),
+      ElementsAre(HasSubstr("/maps/0/entries/0/value/0/value: "),
+                  HasSubstr("/maps/0/entries/1/value: "),
+                  HasSubstr("/maps/0/entries/2/value: keys of the inner map"),
+                  HasSubstr("/maps/0/entries/3/value: the inner map has room for 2 entries"),
+                  HasSubstr("/maps/0/entries/4/value/0: the field value is missing")));
+}
+
+TEST_F(OuterRowsTest, AreReadByAnInnerMapThatIsThere) {
+  inner = InnerMaps{{.type = BPF_MAP_TYPE_HASH, .key_size = 2, .value_size = 1, .max_entries = 8},
+                    {schema::hex_layout(2), schema::hex_layout(1)}};
+  const auto rows = load(
+      outer("    entries: [{key: \"0x01000000\", value: [{key: \"0x0102\", value: \"0x03\"}]}]\n"));
+  ASSERT_TRUE(rows) << rows.error().front();
+  EXPECT_EQ(rows->value(0).size(), 3U);
+}
+
+TEST_F(OuterRowsTest, InnerMapsThatNobodyDescribesOrOtherwiseAreRefused) {
+  EXPECT_THAT(faults(outer("    entries: []\n")),
+              ElementsAre(HasSubstr("/maps/0/inner: the map at /sys/fs/bpf/tenants holds no map so "
+                                    "far: say here how its inner maps are made")));
+  inner = InnerMaps{{.type = BPF_MAP_TYPE_HASH, .key_size = 4, .value_size = 8, .max_entries = 2},
+                    {schema::hex_layout(4), schema::hex_layout(8)}};
+  EXPECT_THAT(
+      faults(outer(kInner)),
+      ElementsAre(HasSubstr("/maps/0/inner: the inner maps at /sys/fs/bpf/tenants are another "
+                            "kind: hash with keys of 4 and values of 8 bytes")));
+  info.type = BPF_MAP_TYPE_HASH;
+  inner.reset();
+  EXPECT_THAT(faults(outer(kInner)),
+              ElementsAre(HasSubstr("is of type hash, and has no inner maps")));
 }
 
 TEST_F(DeclaredRowsTest, LoadingEndsWhenAskedTo) {

@@ -39,7 +39,10 @@ json minimal_spec() {
        "toPorts": [{"port": 1}], "icmps": [{"fields": [{"type": 8}]}]}]}]},
     "maps": [{"name": "blocklist", "pin": "/sys/fs/bpf/blocklist", "entries": [{"key": 1, "value": 2}],
               "layout": {"key": "u32", "value": "u32"},
-              "create": {"type": "hash", "keySize": 4, "valueSize": 4, "maxEntries": 1}}]})");
+              "create": {"type": "hash", "keySize": 4, "valueSize": 4, "maxEntries": 1}},
+             {"name": "tenants", "pin": "/sys/fs/bpf/tenants", "layout": {"key": "u32"},
+              "inner": {"type": "hash", "keySize": 4, "valueSize": 4, "maxEntries": 1,
+                        "layout": {"key": "u32", "value": "u32"}}}]})");
 }
 
 std::expected<Spec, std::vector<SpecError>> parse(const json& document) {
@@ -88,20 +91,20 @@ TEST_P(SchemaDefinition, RequiresWhatTheParserRequires) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, SchemaDefinition,
-    testing::Values(Definition{"spec", ""}, Definition{"node", "/node"},
-                    Definition{"maps", "/node/maps"}, Definition{"dnsSettings", "/node/dns"},
-                    Definition{"policy", "/policy"}, Definition{"workload", "/policy/workloads/0"},
-                    Definition{"selector", "/policy/workloads/0/selector"},
-                    Definition{"egressRule", "/policy/workloads/0/egress/0"},
-                    Definition{"nameSelector", "/policy/workloads/0/egress/0/toFQDNs/0"},
-                    Definition{"cidrSet", "/policy/workloads/0/egress/0/toCIDRSet/0"},
-                    Definition{"port", "/policy/workloads/0/egress/0/toPorts/0"},
-                    Definition{"icmp", "/policy/workloads/0/egress/0/icmps/0"},
-                    Definition{"icmpField", "/policy/workloads/0/egress/0/icmps/0/fields/0"},
-                    Definition{"declaredMap", "/maps/0"},
-                    Definition{"mapEntry", "/maps/0/entries/0"},
-                    Definition{"mapLayout", "/maps/0/layout"},
-                    Definition{"mapCreation", "/maps/0/create"}));
+    testing::Values(
+        Definition{"spec", ""}, Definition{"node", "/node"}, Definition{"maps", "/node/maps"},
+        Definition{"dnsSettings", "/node/dns"}, Definition{"policy", "/policy"},
+        Definition{"workload", "/policy/workloads/0"},
+        Definition{"selector", "/policy/workloads/0/selector"},
+        Definition{"egressRule", "/policy/workloads/0/egress/0"},
+        Definition{"nameSelector", "/policy/workloads/0/egress/0/toFQDNs/0"},
+        Definition{"cidrSet", "/policy/workloads/0/egress/0/toCIDRSet/0"},
+        Definition{"port", "/policy/workloads/0/egress/0/toPorts/0"},
+        Definition{"icmp", "/policy/workloads/0/egress/0/icmps/0"},
+        Definition{"icmpField", "/policy/workloads/0/egress/0/icmps/0/fields/0"},
+        Definition{"declaredMap", "/maps/0"}, Definition{"mapEntry", "/maps/0/entries/0"},
+        Definition{"mapLayout", "/maps/0/layout"}, Definition{"outerLayout", "/maps/1/layout"},
+        Definition{"innerMaps", "/maps/1/inner"}, Definition{"mapCreation", "/maps/0/create"}));
 
 TEST(Schema, DefaultsAreTheParsers) {
   const json definitions = schema()["$defs"];

@@ -117,6 +117,21 @@ INSTANTIATE_TEST_SUITE_P(
               "/create/keySize", "keySize is 8, but the layout has 4 bytes"},
         Fault{"create: {type: hash, maxEntries: 1, keySize: 4, valueSize: 4, flags: [FAST]}",
               "/create/flags/0", "is not one of BPF_F_NO_PREALLOC"},
+        Fault{"create: {type: hash_of_maps, maxEntries: 1, keySize: 4}", "/create/type",
+              "inner of the map must say how"},
+        Fault{"inner: {type: hash, maxEntries: 1, keySize: 4, valueSize: 4}, "
+              "create: {type: hash, maxEntries: 1, keySize: 4, valueSize: 4}",
+              "/create/type", "the map has inner maps, which this type has not"},
+        Fault{"inner: {type: percpu_hash, maxEntries: 1, keySize: 4, valueSize: 4}", "/inner/type",
+              "is not one of hash, lpm_trie, array"},
+        Fault{"inner: {type: hash, maxEntries: 1, keySize: 4}", "/inner",
+              "the field valueSize is missing"},
+        Fault{"inner: {type: hash, maxEntries: 1, keySize: 4, valueSize: 4}, "
+              "layout: {key: u32, value: u32}",
+              "/layout/value", "known here: key"},
+        Fault{"inner: {type: hash, maxEntries: 1, keySize: 4, valueSize: 4}, "
+              "layout: {key: u32}, create: {type: hash_of_maps, maxEntries: 1, valueSize: 8}",
+              "/create/valueSize", "valueSize is 8, but the layout has 4 bytes"},
         Fault{"hints: {addr: hex}", "/hints/addr", "is not a path"},
         Fault{"hints: {key.addr: colour}", "/hints/key.addr", "is not one of address"}));
 
