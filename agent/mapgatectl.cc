@@ -506,8 +506,15 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kDone : kError;
   }
+  // A list that was cut short, on a full disk say, must not look like the whole.
+  std::cout.exceptions(std::ios::badbit | std::ios::failbit);
   try {
-    return command(line);
+    const ExitCode code = command(line);
+    std::cout.flush();
+    return code;
+  } catch (const std::ios_base::failure&) {
+    std::cerr << "mapgatectl: cannot write the output\n";
+    return kError;
   } catch (const Failure& failure) {
     std::cerr << "mapgatectl: " << failure.text << "\n";
     return failure.code;

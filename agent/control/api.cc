@@ -187,7 +187,8 @@ asio::awaitable<HttpResponse> Api::declared_entries(QueryParameters query) {
   if (const auto fault = parameters.fault()) co_return *fault;
   if (state) co_return respond(describe_declared_rows(*entry, *state, place, limit));
   if (!entry->map)
-    co_return problem(409, "the map is " + std::string(engine::to_string(entry->state())));
+    co_return problem(409, "the map is " + std::string(engine::to_string(entry->state())) +
+                               (entry->error.empty() ? "" : ": " + entry->error));
 
   // By its pin: what others find there. Copies, because the next reload may come in between.
   const engine::DeclaredTarget target = entry->map->declared_target();

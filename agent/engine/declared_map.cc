@@ -61,20 +61,6 @@ std::expected<OpenedMap, maps::MapError> with_layouts(maps::Map map, const std::
   return OpenedMap{std::move(map), std::move(*layouts), std::move(*inner)};
 }
 
-// Folders are made on a BPF filesystem only: elsewhere they would be there for nothing.
-std::expected<void, maps::MapError> make_pin_folder(const std::string& pin) {
-  const fs::path folder = fs::path(pin).parent_path();
-  fs::path there = folder;
-  std::error_code error;
-  while (!fs::exists(there, error) && there.has_relative_path()) there = there.parent_path();
-  if (!maps::is_bpf_filesystem(there))
-    return std::unexpected(maps::MapError{"make the folder of", pin, EINVAL,
-                                          there.native() + " is not on a BPF filesystem"});
-  fs::create_directories(folder, error);
-  if (!error) return {};
-  return std::unexpected(maps::MapError{"make the folder of", pin, error.value(), error.message()});
-}
-
 }  // namespace
 
 std::expected<OpenedMap, maps::MapError> open_declared_map(const std::string& pin) {
@@ -87,6 +73,19 @@ std::expected<OpenedMap, maps::MapError> open_declared_map(const std::string& pi
   if (!reason.empty())
     return std::unexpected(maps::MapError{"use map", pin, EOPNOTSUPP, std::move(reason)});
   return with_layouts(std::move(*map), pin);
+}
+
+std::expected<void, maps::MapError> make_pin_folder(const std::string& pin) {
+  const fs::path folder = fs::path(pin).parent_path();
+  fs::path there = folder;
+  std::error_code error;
+  while (!fs::exists(there, error) && there.has_relative_path()) there = there.parent_path();
+  if (!maps::is_bpf_filesystem(there))
+    return std::unexpected(maps::MapError{"make the folder of", pin, EINVAL,
+                                          there.native() + " is not on a BPF filesystem"});
+  fs::create_directories(folder, error);
+  if (!error) return {};
+  return std::unexpected(maps::MapError{"make the folder of", pin, error.value(), error.message()});
 }
 
 std::expected<OpenedMap, maps::MapError> create_declared_map(const policy::MapSpec& spec) {

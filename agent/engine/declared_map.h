@@ -39,6 +39,8 @@ struct OpenedMap {
 // The one place where a map of somebody else's is opened. ENOENT: nothing is pinned there.
 // EOPNOTSUPP: such a map cannot hold desired state.
 [[nodiscard]] std::expected<OpenedMap, maps::MapError> open_declared_map(const std::string& pin);
+// Makes the folders of a pin, on a BPF filesystem only: elsewhere they would be there for nothing.
+[[nodiscard]] std::expected<void, maps::MapError> make_pin_folder(const std::string& pin);
 // Makes it, and the folders of its pin, and opens it.
 [[nodiscard]] std::expected<OpenedMap, maps::MapError> create_declared_map(
     const policy::MapSpec& spec);

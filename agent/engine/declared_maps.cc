@@ -108,6 +108,7 @@ DeclaredMaps::DeclaredMaps(const DeclaredMap::Environment& environment, Options 
 
 DeclaredMaps::~DeclaredMaps() {
   stop_.request_stop();
+  openers_.join();
   loader_.join();
 }
 
@@ -210,6 +211,7 @@ void DeclaredMaps::put_in_force(PreparedPointer prepared) {
     if (entry.map && part.rows) {
       entry.map->declare(std::move(*part.rows), std::move(*part.target), entry.spec->prune);
       entry.spec = without_entries(*entry.spec);
+      look(entry);
     } else if (part.rows) {
       open(entry, std::move(part));
     } else if (!part.error.empty()) {
@@ -296,8 +298,9 @@ void DeclaredMaps::look_at_missing_pin(Entry& entry) {
     return;
   }
   if (!entry.map) return open(entry, {.spec = entry.spec});
-  if (auto pinned = entry.map->pin_again(entry.spec->pin); !pinned)
-    return fail(entry, pinned.error().text());
+  auto pinned = make_pin_folder(entry.spec->pin);
+  if (pinned) pinned = entry.map->pin_again(entry.spec->pin);
+  if (!pinned) return fail(entry, pinned.error().text());
   look(entry);
 }
 
@@ -318,11 +321,10 @@ void DeclaredMaps::open(Entry& entry, Prepared::Part part) {
 
 asio::awaitable<void> DeclaredMaps::open_part(Entry& entry, Prepared::Part part,
                                               std::weak_ptr<const bool> generation) {
-  // In two steps, each not by the loop: to make a large map takes seconds, to find out who writes
-  // it takes a look at every process. A lock that the generation before still got is gone by the
-  // second.
+  // Not by the loop: to make a large map takes seconds, to find out who writes it takes a look at
+  // every process.
   auto find = [part = std::move(part)]() mutable { return open_or_make(std::move(part)); };
-  auto found = co_await run_in_background(loader_, std::move(find));
+  auto found = co_await run_in_background(openers_, std::move(find));
   if (generation.expired()) co_return;
   if (!found) {
     entry.opening = false;
@@ -330,6 +332,9 @@ asio::awaitable<void> DeclaredMaps::open_part(Entry& entry, Prepared::Part part,
   }
   part = std::move(*found);
 
+  // A lock that the generation before still got is gone once its thread and the loop were here.
+  co_await run_in_background(loader_, [] { return true; });
+  if (generation.expired()) co_return;
   auto acquire = [opened = part.opened] { return maps::MapLock::acquire(opened->map); };
   auto lock = co_await run_in_background(loader_, std::move(acquire));
   if (generation.expired()) co_return;

@@ -41,7 +41,7 @@ enum class DeclaredMapState : std::uint8_t {
 // The maps that the spec declares. Each is opened, filled and kept on its own: one that is not
 // there, cannot be used, or is written by another, is tried again and holds up nothing. Their pins
 // are watched: a map that comes in the place of one that is kept is kept from then on, if it is
-// like it. For the thread of `io`; maps are made and entries are read by a thread of its own.
+// like it. For the thread of `io`; maps are made and entries are read by threads of its own.
 class DeclaredMaps {
  public:
   struct Options {
@@ -135,6 +135,7 @@ class DeclaredMaps {
   // Replaced with every put_in_force(): what was begun for the entries before ends by itself.
   std::shared_ptr<const bool> generation_ = std::make_shared<const bool>(true);
   std::stop_source stop_;
+  boost::asio::thread_pool openers_{4};  // makes maps; one that takes long holds up no other
   boost::asio::thread_pool loader_{1};
 };
 

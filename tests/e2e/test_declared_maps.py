@@ -4,6 +4,7 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -106,6 +107,14 @@ class EveryTypeTest(DeclaredMapsTest):
         self.reload(self.declare("flows", changed))
         self.assertEqual(in_order(changed), in_order(self.entries("flows")))
         self.assertEqual(0, self.status("flows")["resync"]["foreign"])
+
+    def test_a_list_that_cannot_be_written_is_no_success(self):
+        self.start(self.declare("flows", FLOWS))
+        for command in (("get", "--map", "flows"), ("-o", "json", "get", "--map", "flows"), ("status",)):
+            with self.subTest(command), open("/dev/full", "w") as full:
+                done = subprocess.run([harness.binary("mapgatectl"), "--socket", self.daemon.socket, *command],
+                                      stdout=full, stderr=subprocess.PIPE, text=True)
+                self.assertEqual((1, "mapgatectl: cannot write the output\n"), (done.returncode, done.stderr))
 
     def test_a_long_list_is_read_page_by_page(self):
         count = 25_000
@@ -480,6 +489,19 @@ class PinsTest(DeclaredMapsTest):
         self.wait_for_state("made", "in sync")
         self.assertEqual(before, self.status("made")["id"])
         self.assertEqual(self.created()["entries"], self.entries("made"))
+
+    def test_the_folder_of_a_pin_is_made_again_too(self):
+        self.start(self.created(), self.declare("limits", LIMITS))
+        pin = self.folder / "deep" / "made"
+        shutil.rmtree(pin.parent)
+        harness.wait_until(pin.exists, "it is pinned again")
+        shutil.rmtree(pin.parent)
+        # The reload itself looks, and does not say "in sync" of what is not there.
+        self.reload(self.created(), self.declare("limits", LIMITS))
+        self.assertTrue(pin.exists())
+        self.pin("limits").unlink()
+        self.reload(self.created(), self.declare("limits", LIMITS))
+        self.assertEqual("waiting", self.status("limits")["state"])
 
     def test_a_map_of_another_kind_in_the_place_is_reported_and_left_alone_until_a_reload(self):
         self.start(self.declare("flows", FLOWS, prune=True))
