@@ -95,9 +95,7 @@ Result<void> CgroupLinks::create(const bpf_program* program, int cgroup_fd, cons
                                  Link& link) const {
   UniqueFd fresh(bpf_link_create(bpf_program__fd(program), cgroup_fd,
                                  bpf_program__expected_attach_type(program), nullptr));
-  if (!fresh)
-    return std::unexpected(system_error(
-        std::string("attach ") + bpf_program__name(program) + " to the cgroup", errno));
+  if (!fresh) return std::unexpected(system_error("make link " + pin.string(), errno));
   auto pinned = replace_pin(fresh.get(), pin);
   if (!pinned) return std::unexpected(pinned.error());
   link = {std::move(fresh), *pinned};
@@ -229,12 +227,11 @@ std::vector<std::string> CgroupLinks::repair(std::uint64_t cgroup,
   bpf_program* program = nullptr;
   bpf_object__for_each_program(program, object_) {
     const std::string name = bpf_program__name(program);
-    const std::string prefix = "link " + (directory_of(cgroup) / name).string() + ": ";
     auto done = repair_link(program, cgroup, held->second[name]);
     if (!done)
-      problems.push_back(prefix + done.error().message());
+      problems.push_back(done.error().message());
     else if (!done->empty())
-      repaired.push_back(prefix + *done);
+      repaired.push_back("link " + (directory_of(cgroup) / name).string() + ": " + *done);
   }
   return repaired;
 }

@@ -3,14 +3,25 @@
 
 #include <cerrno>
 #include <chrono>
+#include <string_view>
 #include <utility>
 #include <vector>
+
+#include "agent/datapath/datapath.h"
 
 namespace mapgate::datapath {
 namespace {
 
 Error copy_error(const maps::MapInfo& map, int code, std::string text) {
   return {"copy map " + map.name, code, std::move(text)};
+}
+
+// Where the spec says its size, in brackets.
+std::string size_field(std::string_view map) {
+  if (map == kAddressesMap) return " (node.maps.addresses)";
+  if (map == kPrefixesMap) return " (node.maps.prefixes)";
+  if (map == kPortsMap) return " (node.maps.ports)";
+  return {};
 }
 
 Result<maps::MapOperations> operations_on(int fd, maps::MapCalls& calls) {
@@ -66,10 +77,10 @@ Result<bool> MapCopy::next(std::size_t elements) {
   }
   if (*end && too_small_) {
     const maps::MapInfo info = to_.status()[0].info;
-    return std::unexpected(copy_error(info, ENOSPC,
-                                      "it holds " + std::to_string(read_) +
-                                          " entries, which do not fit into " +
-                                          std::to_string(info.max_entries)));
+    return std::unexpected(
+        copy_error(info, ENOSPC,
+                   "it holds " + std::to_string(read_) + " entries, which do not fit into " +
+                       std::to_string(info.max_entries) + size_field(info.name)));
   }
   return *end;
 }

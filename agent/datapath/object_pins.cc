@@ -38,12 +38,12 @@ std::vector<std::string> ObjectPins::repair(std::vector<std::string>& problems) 
   for (const auto& [path, expected] : pins_) {
     const ino_t present = pin_inode(path);
     if (present == expected.inode) continue;
-    const std::string prefix = "pin " + path.string() + ": ";
     if (auto pinned = pin(expected.fd, path); !pinned)
-      problems.push_back(prefix + pinned.error().message());
+      problems.push_back(pinned.error().message());
     else
-      repaired.push_back(prefix + (present == 0 ? "it was removed: pinned again"
-                                                : "another object was pinned there: replaced"));
+      repaired.push_back("pin " + path.string() +
+                         (present == 0 ? ": it was removed: pinned again"
+                                       : ": another object was pinned there: replaced"));
   }
   return repaired;
 }

@@ -92,7 +92,7 @@ class ResizeTest(MapsTest):
         self.daemon.write_spec(self.spec(10))
         done = self.daemon.ctl("reload", check=False)
         self.assertEqual(4, done.returncode)
-        self.assertIn("mg_addresses: it holds 20 entries, which do not fit into 10", done.stderr)
+        self.assertIn("mg_addresses: it holds 20 entries, which do not fit into 10 (node.maps.addresses)", done.stderr)
         self.assertEqual(1024, self.size())
         self.assertEqual("rejected", self.daemon.status()["spec"]["state"])
         self.assert_enforced()

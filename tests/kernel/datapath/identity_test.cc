@@ -19,6 +19,7 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
+using testing::UnorderedElementsAre;
 
 constexpr std::size_t kAllCgroups = 100;
 
@@ -65,6 +66,22 @@ TEST_F(IdentityTest, PinsThatAreRemovedArePinnedAgain) {
   EXPECT_EQ(pinned_map(kAddressesMap), id);
   expect_nothing_left_to_repair();
   expect_enforced();
+}
+
+TEST_F(IdentityTest, WhatCannotBePinnedAgainIsAProblemThatNamesItsPathOnce) {
+  const fs::path pins[] = {map_pin(kAddressesMap), links() / "mg_connect4"};
+  for (const fs::path& pin : pins) {
+    fs::remove(pin);
+    fs::create_directory(pin);
+  }
+  const Inspection inspection = datapath_->inspect(kAllCgroups);
+  EXPECT_THAT(inspection.problems,
+              UnorderedElementsAre("pin " + pins[0].string() + ": Is a directory",
+                                   "pin " + pins[1].string() + ": Is a directory"));
+  EXPECT_THAT(inspection.repaired, IsEmpty());
+  for (const fs::path& pin : pins) fs::remove(pin);
+  EXPECT_THAT(datapath_->inspect(kAllCgroups).repaired, SizeIs(2));
+  expect_nothing_left_to_repair();
 }
 
 TEST_F(IdentityTest, EnforcementOutlivesTheRemovalOfAllPins) {

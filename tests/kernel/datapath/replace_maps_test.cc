@@ -185,7 +185,8 @@ TEST_F(ReplaceMapsTest, ARestartWithASizeBelowWhatIsHeldIsRefusedAndChangesNothi
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().error_number, ENOSPC);
   EXPECT_EQ(opened.error().message(),
-            "copy map mg_addresses: it holds 700 entries, which do not fit into 699");
+            "copy map mg_addresses: it holds 700 entries, which do not fit into 699 "
+            "(node.maps.addresses)");
   expect_enforced();
   reopen(options());
   EXPECT_EQ(all_contents(), before);
