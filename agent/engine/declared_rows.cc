@@ -6,6 +6,7 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <numeric>
 #include <sstream>
 #include <system_error>
 #include <thread>
@@ -126,11 +127,32 @@ class RowReader {
                                                 std::vector<std::byte>(inner.info.value_size));
       read_entry(inner.info, inner.layouts, item, key, value, errors);
     });
+    // Before an array's zeros are left out; an entry that could not be read has no key.
+    if (errors.count() == before) refuse_repeated(entries, list, errors);
     if (errors.count() != before) return {};
     auto value = maps::inner_map_value(inner.info, std::move(entries));
     if (value) return std::move(*value);
     errors.add(list, value.error());
     return {};
+  }
+
+  static void refuse_repeated(std::span<const maps::InnerEntry> entries, const Place& list,
+                              SpecErrors& errors) {
+    std::vector<std::size_t> order(entries.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(
+        order, {}, [&](std::size_t i) -> const auto& { return entries[i].first; });
+    const std::vector<DocumentNode>& items = list.node().items;
+    for (std::size_t first = 0, i = 1; i < order.size(); ++i) {
+      if (entries[order[first]].first != entries[order[i]].first) {
+        first = i;
+        continue;
+      }
+      const Place again(list, order[i], items[order[i]]);
+      errors.add(Place(again, "key", *key_and_value(again, errors).first),
+                 "the key is given twice, first at " +
+                     Place(list, order[first], items[order[first]]).pointer());
+    }
   }
 
   DeclaredTarget& target_;

@@ -242,9 +242,32 @@ TEST_F(OuterRowsTest, FaultsOfAnInnerEntryHaveItsPlace) {
                    "      - {key: 3, value: [{key: 10.0.0.1}]}\n")),
       ElementsAre(HasSubstr("/maps/0/entries/0/value/0/value: "),
                   HasSubstr("/maps/0/entries/1/value: "),
-                  HasSubstr("/maps/0/entries/2/value: keys of the inner map"),
+                  HasSubstr("/maps/0/entries/2/value/1/key: the key is given twice, first at "
+                            "/maps/0/entries/2/value/0"),
                   HasSubstr("/maps/0/entries/3/value: the inner map has room for 2 entries"),
                   HasSubstr("/maps/0/entries/4/value/0: the field value is missing")));
+}
+
+TEST_F(OuterRowsTest, AnIndexOfAnInnerArrayIsGivenOnceThoughItsValueIsZero) {
+  EXPECT_THAT(
+      faults(outer("    layout: {key: u32}\n"
+                   "    inner: {type: array, maxEntries: 4, layout: {key: u32, value: u32}}\n"
+                   "    entries:\n      - {key: 1, value: [{key: 3, value: 7}, {key: 0, value: 1}, "
+                   "{key: 3, value: 0}]}\n")),
+      ElementsAre(HasSubstr("/maps/0/entries/0/value/2/key: the key is given twice, first at "
+                            "/maps/0/entries/0/value/0")));
+}
+
+TEST_F(OuterRowsTest, AnInnerMapThatIsTooLargeForARowIsNamed) {
+  std::string entries;
+  for (int i = 0; i < 8192; ++i) entries += "{key: " + std::to_string(i) + ", value: 1}, ";
+  EXPECT_THAT(
+      faults(outer("    layout: {key: u32}\n"
+                   "    inner: {type: hash, maxEntries: 9000, layout: {key: u32, value: u32}}\n"
+                   "    entries:\n      - {key: 1, value: []}\n      - {key: 2, value: [" +
+                   entries + "]}\n")),
+      ElementsAre(HasSubstr("/maps/0/entries/1/value: the inner map has 65536 bytes of entries, "
+                            "more than 65535")));
 }
 
 TEST_F(OuterRowsTest, AreReadByAnInnerMapThatIsThere) {
