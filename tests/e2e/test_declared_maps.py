@@ -3,11 +3,8 @@
 
 import json
 import os
-import random
 import shutil
 import subprocess
-import sys
-import time
 
 import harness
 
@@ -342,68 +339,6 @@ class ForeignChangesTest(DeclaredMapsTest):
         self.start(self.declare("flows", FLOWS))
         status = self.status("flows")
         self.assertEqual((0, len(FLOWS)), (status["written"], status["resync"]["adopted"]))
-
-
-class DamageTest(DeclaredMapsTest):
-    """A foreign process that changes and deletes all the time, for MAPGATE_DAMAGE_SECONDS: 5 by default, 60 to be
-    sure. The comparison at each reload has to find exactly what it did."""
-
-    SECONDS = float(os.environ.get("MAPGATE_DAMAGE_SECONDS", "5"))
-    ENTRIES = 1000
-    KINDS = ("hash", "percpu_hash", "lpm_trie", "array", "percpu_array")
-
-    def entries_of(self, kind):
-        if kind != "lpm_trie":
-            return [{"key": index, "value": index + 1} for index in range(self.ENTRIES)]
-        return [{"key": {"prefixlen": 32, "addr": f"10.0.{index // 256}.{index % 256}"}, "value": index + 1}
-                for index in range(self.ENTRIES)]
-
-    def declared(self):
-        for kind in self.KINDS:
-            key = {"prefixlen": "u32", "addr": "ipv4"} if kind == "lpm_trie" else "u32"
-            yield self.declare(kind, self.entries_of(kind), layout={"key": key, "value": "u64"},
-                               create={"type": kind, "maxEntries": self.ENTRIES})
-
-    def key_octets(self, kind, index):
-        if kind == "lpm_trie":
-            return [32, 0, 0, 0, 10, 0, index // 256, index % 256]
-        return list(index.to_bytes(4, "little"))
-
-    def damage(self, chance):
-        """Damages some entries of every map, each in one way; returns how many, by map."""
-        commands, counts = [], {}
-        for kind in self.KINDS:
-            victims = chance.sample(range(self.ENTRIES), chance.randrange(1, 60))
-            counts[kind] = len(victims)
-            for index in victims:
-                key = " ".join(f"{octet:02x}" for octet in self.key_octets(kind, index))
-                if chance.random() < 0.5 and "array" not in kind:
-                    commands.append(f"map delete pinned {self.pin(kind)} key hex {key}")
-                else:
-                    commands.append(f"map update pinned {self.pin(kind)} key hex {key} value hex ff "
-                                    f"{chance.randrange(256):02x} 00 00 00 00 00 00")
-        chance.shuffle(commands)
-        batch = self.world.folder / "damage"
-        batch.write_text("\n".join(commands) + "\n")
-        self.world.run("bpftool", "batch", "file", batch)
-        return counts
-
-    def test_repairs_are_as_many_as_the_damages(self):
-        maps = list(self.declared())
-        self.start(*maps)
-        chance = random.Random(1)
-        deadline = time.monotonic() + self.SECONDS
-        rounds, damages = 0, dict.fromkeys(self.KINDS, 0)
-        while rounds < 2 or time.monotonic() < deadline:
-            for kind, count in self.damage(chance).items():
-                damages[kind] += count
-            self.reload(*maps)
-            self.assertEqual(damages, {kind: self.status(kind)["resync"]["repaired"] for kind in self.KINDS})
-            rounds += 1
-        for kind in self.KINDS:
-            self.assertEqual(in_order(self.entries_of(kind)), in_order(self.entries(kind)), kind)
-            self.assertEqual((self.ENTRIES, 0), (self.status(kind)["entries"], self.status(kind)["rows"]["error"]), kind)
-        print(f"{sum(damages.values())} damages in {rounds} rounds", end=" ", file=sys.stderr)
 
 
 class PinsTest(DeclaredMapsTest):
