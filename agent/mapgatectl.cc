@@ -88,6 +88,11 @@ std::string parameter(const std::string& name, const std::string& value) {
   return value.empty() ? "" : "&" + name + "=" + percent_encode(value);
 }
 
+// A list that was cut short, on a full disk say, must not look like the whole.
+void check_output() {
+  if (!std::cout.flush()) throw Failure{kError, "cannot write the output"};
+}
+
 // Page by page: a list may be longer than fits into memory.
 void for_each_page(const CommandLine& line, const std::string& path, const std::string& query,
                    const std::function<void(Json)>& visit) {
@@ -97,6 +102,7 @@ void for_each_page(const CommandLine& line, const std::string& path, const std::
     const Json next = std::exchange(page["next"], {});
     page.erase("next");
     visit(std::move(page));
+    check_output();
     if (next.is_null()) return;
     from = parameter("from", next.is_string() ? next.get<std::string>() : next.dump());
   }
@@ -506,15 +512,10 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kDone : kError;
   }
-  // A list that was cut short, on a full disk say, must not look like the whole.
-  std::cout.exceptions(std::ios::badbit | std::ios::failbit);
   try {
     const ExitCode code = command(line);
-    std::cout.flush();
+    check_output();
     return code;
-  } catch (const std::ios_base::failure&) {
-    std::cerr << "mapgatectl: cannot write the output\n";
-    return kError;
   } catch (const Failure& failure) {
     std::cerr << "mapgatectl: " << failure.text << "\n";
     return failure.code;
