@@ -209,7 +209,8 @@ asio::awaitable<HttpResponse> Api::declared_entries(QueryParameters query) {
       for (const auto& value : found.values)
         shown["cpu_values"].push_back(decode_value(target, value));
     }
-    if (entries.size() % kDecodeSlice == 0)
+    // Each inner map is read for itself.
+    if (target.inner || entries.size() % kDecodeSlice == 0)
       co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
   }
   body["next"] = page->next ? Json(*page->next) : Json();
@@ -228,11 +229,17 @@ HttpResponse Api::names(const QueryParameters& query) const {
   const RowText text(engine.allocations(), engine.options().indices);
   const auto now = Clock::now();
   std::size_t place = 0;
+  std::optional<std::size_t> next;
   Json names = Json::array();
   engine.names().for_each([&](const dns::CachedAddress& entry) {
-    if (place++ < from || names.size() >= limit) return;
+    const std::size_t here = place++;
+    if (here < from || next) return;
     const std::string owner = text.workload(entry.workload);
     if (workload && *workload != owner) return;
+    if (names.size() >= limit) {
+      next = here;
+      return;
+    }
     names.push_back(
         {{"workload", owner},
          {"name", entry.name},
@@ -241,8 +248,7 @@ HttpResponse Api::names(const QueryParameters& query) const {
          {"expires_seconds",
           std::chrono::duration_cast<std::chrono::seconds>(entry.expires - now).count()}});
   });
-  const bool more = names.size() >= limit && from + limit < place;
-  return respond({{"next", more ? Json(from + limit) : Json()}, {"names", std::move(names)}});
+  return respond({{"next", next ? Json(*next) : Json()}, {"names", std::move(names)}});
 }
 
 HttpResponse Api::answers() const {

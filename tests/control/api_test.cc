@@ -216,6 +216,31 @@ TEST_F(ApiTest, NamesComeInPages) {
   EXPECT_EQ(second["next"], nullptr);
 }
 
+TEST_F(ApiTest, PagesOfOneWorkloadsNamesLeaveOutNoneAndRepeatNone) {
+  std::string other = web("{matchName: api.example.com}");
+  for (std::size_t at = 0; (at = other.find("web", at)) != std::string::npos; ++at)
+    other.replace(at, 3, "app");
+  make_cgroup("app");
+  write(web("{matchName: api.example.com}") + other);
+  ASSERT_EQ(post("/v1/reload").status, 200U);
+  std::vector<std::shared_ptr<Answer>> answers;
+  for (unsigned i = 1; i <= 8; ++i)
+    answers.push_back(hold("api.example.com", {"192.0.2." + std::to_string(i)},
+                           std::chrono::seconds(60), i % 2 + 1));
+  ASSERT_TRUE(run_until([&] { return answers.back()->result.has_value(); }));
+  std::vector<std::string> addresses;
+  std::string from = "0";
+  for (int pages = 0; pages < 20; ++pages) {
+    const json body = get("/v1/names?workload=app&limit=1&from=" + from).body;
+    EXPECT_LE(body["names"].size(), 1U);
+    for (const json& name : body["names"]) addresses.push_back(name["address"]);
+    if (body["next"].is_null()) break;
+    from = std::to_string(body["next"].get<std::uint64_t>());
+  }
+  EXPECT_THAT(addresses,
+              testing::UnorderedElementsAre("192.0.2.1", "192.0.2.3", "192.0.2.5", "192.0.2.7"));
+}
+
 TEST_F(ApiTest, AnswersShowTheirTimes) {
   dns::AnswerRecord record;
   record.workload = 1;
