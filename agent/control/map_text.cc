@@ -3,16 +3,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <expected>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <mapgate/maps/inner_map.h>
-#include <mapgate/maps/map.h>
 #include <mapgate/maps/map_error.h>
 
-#include "agent/control/map_reader.h"
 #include "agent/schema/codec.h"
 
 namespace mapgate::control {
@@ -66,26 +63,6 @@ void describe_open(const DeclaredMap& map, Json& entry) {
   entry["errors"] = describe_errors(map);
 }
 
-// What the inner map holds, as the value of a row. The error is for people.
-std::expected<maps::RowValue, std::string> read_inner_map(maps::MapCalls& calls,
-                                                          const engine::InnerMaps& inner,
-                                                          std::uint32_t id) {
-  const auto map = maps::Map::open_id(id);
-  if (!map) return std::unexpected(map.error().text());
-  if (!inner.are_made_like({map->info(), {}})) return std::unexpected("it is another kind of map");
-  const std::size_t most = maps::RowValue::kMaxSize / (inner.info.key_size + inner.info.value_size);
-  std::vector<maps::InnerEntry> entries;
-  for (std::string from; entries.size() <= most;) {
-    auto page = read_map_page(calls, *map, from, most);
-    if (!page) return std::unexpected(page.error());
-    for (MapEntry& entry : page->entries)
-      entries.emplace_back(std::move(entry.key), std::move(entry.values.front()));
-    if (!page->next) break;
-    from = *page->next;
-  }
-  return maps::inner_map_value(inner.info, std::move(entries));
-}
-
 }  // namespace
 
 Json decode_key(const engine::DeclaredTarget& target, std::span<const std::byte> key) {
@@ -95,7 +72,7 @@ Json decode_key(const engine::DeclaredTarget& target, std::span<const std::byte>
 Json decode_value(const engine::DeclaredTarget& target, std::span<const std::byte> value) {
   if (!target.inner) return schema::decode(target.layouts.value, value);
   Json entries = Json::array();
-  const engine::InnerMaps& inner = *target.inner;
+  const engine::InnerTarget& inner = *target.inner;
   maps::for_each_inner_entry(inner.info, value, [&](auto key, auto element) {
     entries.push_back({{"key", schema::decode(inner.layouts.key, key)},
                        {"value", schema::decode(inner.layouts.value, element)}});
@@ -108,7 +85,7 @@ Json decode_element(maps::MapCalls& calls, const engine::DeclaredTarget& target,
   if (!target.inner) return decode_value(target, value);
   std::uint32_t id = 0;
   std::memcpy(&id, value.data(), std::min(value.size(), sizeof id));
-  const auto held = read_inner_map(calls, *target.inner, id);
+  const auto held = maps::read_inner_map(id, target.inner->info, calls);
   if (held) return decode_value(target, held->bytes());
   return {{"map_id", id}, {"error", held.error()}};
 }

@@ -64,14 +64,9 @@ Result<fs::path> find_cgroup2_root() {
 }
 
 Result<void> check_bpffs(const fs::path& directory) {
-  fs::path existing = fs::absolute(directory);
-  std::error_code ignored;
-  while (!fs::exists(existing, ignored) && existing.has_relative_path())
-    existing = existing.parent_path();
-  if (maps::is_bpf_filesystem(existing)) return {};
-  return std::unexpected(
-      Error{"use " + directory.string(), ENODEV,
-            existing.string() + " is not on a bpffs (mount -t bpf bpf /sys/fs/bpf)"});
+  if (maps::is_bpf_filesystem(directory)) return {};
+  return std::unexpected(Error{"use " + directory.string(), ENODEV,
+                               "it is not on a bpffs (mount -t bpf bpf /sys/fs/bpf)"});
 }
 
 Result<void> ensure_bpffs(const fs::path& mount_point) {

@@ -27,8 +27,8 @@ reconciler::TimePoint now() {
 }
 
 // How the first map that a map of maps holds is made.
-std::expected<std::optional<InnerMaps>, maps::MapError> find_inner(const maps::Map& map,
-                                                                   const std::string& pin) {
+std::expected<std::optional<InnerTarget>, maps::MapError> find_inner(const maps::Map& map,
+                                                                     const std::string& pin) {
   if (!maps::is_map_of_maps(map.info().type)) return std::nullopt;
   const std::size_t key_size = map.info().key_size;
   std::vector<std::byte> key(key_size);
@@ -47,7 +47,7 @@ std::expected<std::optional<InnerMaps>, maps::MapError> find_inner(const maps::M
           maps::MapError{"read the types of an inner map of", pin, EIO, layouts.error()});
     maps::MapInfo info = inner->info();
     info.id = 0;
-    return InnerMaps{std::move(info), std::move(*layouts)};
+    return InnerTarget{std::move(info), std::move(*layouts)};
   }
   return std::nullopt;
 }
@@ -77,12 +77,10 @@ std::expected<OpenedMap, maps::MapError> open_declared_map(const std::string& pi
 
 std::expected<void, maps::MapError> make_pin_folder(const std::string& pin) {
   const fs::path folder = fs::path(pin).parent_path();
-  fs::path there = folder;
+  if (!maps::is_bpf_filesystem(folder))
+    return std::unexpected(
+        maps::MapError{"make the folder of", pin, EINVAL, "it is not on a BPF filesystem"});
   std::error_code error;
-  while (!fs::exists(there, error) && there.has_relative_path()) there = there.parent_path();
-  if (!maps::is_bpf_filesystem(there))
-    return std::unexpected(maps::MapError{"make the folder of", pin, EINVAL,
-                                          there.native() + " is not on a BPF filesystem"});
   fs::create_directories(folder, error);
   if (!error) return {};
   return std::unexpected(maps::MapError{"make the folder of", pin, error.value(), error.message()});
@@ -115,7 +113,7 @@ std::expected<OpenedMap, maps::MapError> create_declared_map(const policy::MapSp
 }
 
 DeclaredMap::DeclaredMap(const Environment& environment, Target target, schema::MapLayouts layouts,
-                         std::optional<InnerMaps> inner)
+                         std::optional<InnerTarget> inner)
     : environment_(environment),
       target_(std::move(target)),
       own_layouts_(std::move(layouts)),
@@ -127,7 +125,7 @@ DeclaredMap::DeclaredMap(const Environment& environment, Target target, schema::
 }
 
 std::expected<std::unique_ptr<DeclaredMap>, maps::MapError> DeclaredMap::create(
-    const Environment& environment, OpenedMap opened, const std::optional<InnerMaps>& inner) {
+    const Environment& environment, OpenedMap opened, const std::optional<InnerTarget>& inner) {
   auto target = make_target(environment, std::move(opened.map), inner);
   if (!target) return std::unexpected(std::move(target.error()));
   return std::unique_ptr<DeclaredMap>(
@@ -135,7 +133,7 @@ std::expected<std::unique_ptr<DeclaredMap>, maps::MapError> DeclaredMap::create(
 }
 
 std::expected<DeclaredMap::Target, maps::MapError> DeclaredMap::make_target(
-    const Environment& environment, maps::Map map, const std::optional<InnerMaps>& inner) {
+    const Environment& environment, maps::Map map, const std::optional<InnerTarget>& inner) {
   auto handle = maps::Map::from_fd(map.fd());
   if (!handle) return std::unexpected(std::move(handle.error()));
   std::vector<maps::Map> maps;
@@ -152,7 +150,7 @@ bool DeclaredMap::is_like(const OpenedMap& opened) const {
   const maps::MapInfo& other = opened.map.info();
   return other.type == info().type && other.key_size == info().key_size &&
          other.value_size == info().value_size && opened.layouts == own_layouts_ &&
-         (!inner_ || !opened.inner || inner_->are_made_like(*opened.inner));
+         (!inner_ || !opened.inner || maps::are_made_alike(inner_->info, opened.inner->info));
 }
 
 std::expected<void, maps::MapError> DeclaredMap::move_to(OpenedMap opened) {

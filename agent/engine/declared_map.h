@@ -31,7 +31,7 @@ namespace mapgate::engine {
 struct OpenedMap {
   maps::Map map;
   schema::MapLayouts layouts;
-  std::optional<InnerMaps> inner;  // as one that it holds, if it is a map of maps and holds any
+  std::optional<InnerTarget> inner;  // as one that it holds, if it is a map of maps and holds any
 
   [[nodiscard]] DeclaredTarget target() const { return {map.info(), layouts, inner}; }
 };
@@ -59,7 +59,7 @@ class DeclaredMap {
 
   // `inner` is how inner maps are made, if it is a map of maps. All of the environment outlives it.
   [[nodiscard]] static std::expected<std::unique_ptr<DeclaredMap>, maps::MapError> create(
-      const Environment& environment, OpenedMap opened, const std::optional<InnerMaps>& inner);
+      const Environment& environment, OpenedMap opened, const std::optional<InnerTarget>& inner);
   DeclaredMap(const DeclaredMap&) = delete;
   DeclaredMap& operator=(const DeclaredMap&) = delete;
 
@@ -96,9 +96,9 @@ class DeclaredMap {
     maps::Map handle;
   };
   [[nodiscard]] static std::expected<Target, maps::MapError> make_target(
-      const Environment& environment, maps::Map map, const std::optional<InnerMaps>& inner);
+      const Environment& environment, maps::Map map, const std::optional<InnerTarget>& inner);
   DeclaredMap(const Environment& environment, Target target, schema::MapLayouts layouts,
-              std::optional<InnerMaps> inner);
+              std::optional<InnerTarget> inner);
   // Compares, and keeps what was declared from then on.
   void start();
   void follow(bool prune);
@@ -111,7 +111,7 @@ class DeclaredMap {
   const Environment environment_;
   Target target_;
   const schema::MapLayouts own_layouts_;
-  const std::optional<InnerMaps> inner_;
+  const std::optional<InnerTarget> inner_;
   DeclaredTarget declared_target_;
   Table table_;
   reconciler::SourceId source_;

@@ -12,6 +12,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "agent/engine/background.h"
+#include "agent/engine/paths.h"
 
 namespace mapgate::engine {
 namespace {
@@ -31,11 +32,6 @@ fs::path as_it_is(const fs::path& path) {
   std::error_code error;
   fs::path result = fs::weakly_canonical(path, error);
   return error ? path.lexically_normal() : result;
-}
-
-bool is_inside(const fs::path& path, const fs::path& folder) {
-  const auto [end, unused] = std::mismatch(folder.begin(), folder.end(), path.begin(), path.end());
-  return end == folder.end();
 }
 
 // The entries go once they are in force: they may be most of the memory.
@@ -118,11 +114,11 @@ const DeclaredMaps::Entry* DeclaredMaps::find(std::string_view name) const {
   return found == entries_.end() ? nullptr : found->get();
 }
 
-DeclaredMaps::Entry* DeclaredMaps::find_kept(const MapSpec& spec, const OpenedMap* pinned) {
+DeclaredMaps::Entry* DeclaredMaps::find_kept(const MapSpec& spec, std::uint32_t id) {
   const auto found = std::ranges::find_if(entries_, [&](const auto& entry) {
     if (entry->spec->name != spec.name || entry->spec->pin != spec.pin || !entry->map) return false;
     const maps::MapInfo& info = entry->map->info();
-    if (pinned != nullptr) return pinned->map.info().id == info.id;
+    if (id != 0) return id == info.id;
     return !spec.create || would_make(*spec.create, info);
   });
   return found == entries_.end() ? nullptr : found->get();
@@ -151,14 +147,20 @@ DeclaredMaps::prepare(std::vector<MapSpec> specs) {
   auto prepared = std::make_unique<Prepared>();
   for (MapSpec& spec : specs) {
     Prepared::Part part{.spec = std::make_shared<const MapSpec>(std::move(spec))};
-    auto opened = open_declared_map(part.spec->pin);
-    if (!opened && opened.error().code != ENOENT) {
-      part.error = opened.error().text();
-    } else if (const Entry* kept = find_kept(*part.spec, opened ? &*opened : nullptr)) {
+    const auto pinned = maps::Map::open_pin(part.spec->pin);
+    if (!pinned && pinned.error().code != ENOENT) {
+      part.error = pinned.error().text();
+    } else if (const Entry* kept = find_kept(*part.spec, pinned ? pinned->info().id : 0)) {
       part.target = std::make_shared<DeclaredTarget>(kept->map->own_target());
-    } else if (opened) {
-      part.target = std::make_shared<DeclaredTarget>(opened->target());
-      part.opened = std::make_shared<OpenedMap>(std::move(*opened));
+    } else if (pinned) {
+      auto open = [pin = part.spec->pin] { return open_declared_map(pin); };
+      auto opened = co_await run_in_background(loader_, std::move(open));
+      if (opened) {
+        part.target = std::make_shared<DeclaredTarget>(opened->target());
+        part.opened = std::make_shared<OpenedMap>(std::move(*opened));
+      } else {
+        part.error = opened.error().text();
+      }
     } else if (part.spec->create) {
       part.target = std::make_shared<DeclaredTarget>(*described_target(*part.spec));
     }
@@ -193,7 +195,8 @@ void DeclaredMaps::put_in_force(PreparedPointer prepared) {
   for (Prepared::Part& part : prepared->parts) {
     auto entry = std::make_unique<Entry>();
     // Without rows it is let go of, and filled from the start once that is possible.
-    if (Entry* kept = part.rows ? find_kept(*part.spec, part.opened.get()) : nullptr) {
+    const std::uint32_t id = part.opened ? part.opened->map.info().id : 0;
+    if (Entry* kept = part.rows ? find_kept(*part.spec, id) : nullptr) {
       entry->lock = std::move(kept->lock);
       entry->map = std::move(kept->map);
       entry->pinned = kept->pinned;
@@ -267,6 +270,8 @@ void DeclaredMaps::look(Entry& entry) {
     entry.pinned = false;
     return fail(entry, found.error().text());
   }
+  // What failed before was to open it, not to make it.
+  entry.failures = entry.rounds_to_wait = 0;
   const std::uint32_t id = found->info().id;
   if (entry.map && id == entry.map->info().id) {
     if (!entry.pinned) environment_.log.info("map {}: it is pinned again", entry.spec->name);

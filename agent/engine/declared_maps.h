@@ -105,9 +105,9 @@ class DeclaredMaps {
  private:
   using Rows = std::expected<DeclaredRows, std::vector<policy::SpecError>>;
 
-  // The entry that keeps the map which `spec` declares, unless the pin leads to another, or to none
-  // and another would be made.
-  [[nodiscard]] Entry* find_kept(const policy::MapSpec& spec, const OpenedMap* pinned);
+  // The entry that keeps the map which `spec` declares, unless the pin leads to another, with this
+  // id, or (0) to none while another would be made.
+  [[nodiscard]] Entry* find_kept(const policy::MapSpec& spec, std::uint32_t id);
   [[nodiscard]] std::vector<policy::SpecError> check_pins(
       const std::vector<policy::MapSpec>& specs) const;
   void fail(Entry& entry, std::string error);

@@ -7,7 +7,6 @@
 #include <deque>
 #include <filesystem>
 #include <numeric>
-#include <sstream>
 #include <system_error>
 #include <thread>
 
@@ -35,10 +34,6 @@ using policy::SpecErrors;
 
 constexpr std::size_t kMaxRows = std::size_t{1} << 26;
 constexpr std::size_t kLinesBetweenStops = 1024;
-
-bool has_indices(bpf_map_type type) {
-  return maps::is_array(type) || type == BPF_MAP_TYPE_ARRAY_OF_MAPS;
-}
 
 std::string_view layout_path(std::string_view path) {
   const std::size_t dot = path.find('.');
@@ -73,7 +68,7 @@ void check_key(const maps::MapInfo& info, const Place& place, std::span<const st
     else if (!maps::is_canonical_lpm_key(key))
       errors.add(place,
                  "bits are set behind the prefix length, which is " + std::to_string(number));
-  } else if (has_indices(info.type) && number >= info.max_entries) {
+  } else if (maps::has_indices(info.type) && number >= info.max_entries) {
     errors.add(place, "the array ends at index " + std::to_string(info.max_entries - 1));
   }
 }
@@ -104,7 +99,7 @@ class RowReader {
 
  private:
   // An entry of a map of maps: its value is a list, the entries of the inner map.
-  void read_outer(InnerMaps& inner, const Place& entry, SpecErrors& errors) {
+  void read_outer(InnerTarget& inner, const Place& entry, SpecErrors& errors) {
     std::vector<std::byte> key(target_.info.key_size);
     maps::RowValue value;
     const auto [key_node, value_node] = key_and_value(entry, errors);
@@ -119,7 +114,7 @@ class RowReader {
     std::ranges::copy(value.bytes(), row.begin() + target_.info.key_size);
   }
 
-  static maps::RowValue read_inner(InnerMaps& inner, const Place& list, SpecErrors& errors) {
+  static maps::RowValue read_inner(InnerTarget& inner, const Place& list, SpecErrors& errors) {
     const std::size_t before = errors.count();
     std::vector<maps::InnerEntry> entries;
     policy::read_list(errors, list, policy::EmptyList::kAllowed, [&](const Place& item) {
@@ -371,14 +366,6 @@ void check_sizes(const MapSpec& spec, const std::string& where, const schema::Ma
   check("value", layouts.value.size, info.value_size);
 }
 
-std::string describe(const maps::MapInfo& info) {
-  std::ostringstream text;
-  text << maps::describe_type(info.type) << " with keys of " << info.key_size << " and values of "
-       << info.value_size << " bytes, " << info.max_entries << " entries, flags 0x" << std::hex
-       << info.flags;
-  return text.str();
-}
-
 // By the spec, else by those that are there.
 void choose_inner(const MapSpec& spec, DeclaredTarget& target, SpecErrors& errors) {
   const std::string pointer = spec.pointer + "/inner";
@@ -396,11 +383,11 @@ void choose_inner(const MapSpec& spec, DeclaredTarget& target, SpecErrors& error
           "the map at " + spec.pin + " holds no map so far: say here how its inner maps are made");
     return;
   }
-  const std::optional<InnerMaps> there = std::exchange(target.inner, described_inner(spec));
-  InnerMaps& inner = *target.inner;
-  if (there && !there->are_made_like(inner))
+  const std::optional<InnerTarget> there = std::exchange(target.inner, described_inner(spec));
+  InnerTarget& inner = *target.inner;
+  if (there && !maps::are_made_alike(there->info, inner.info))
     add(errors, pointer, spec.location,
-        "the inner maps at " + spec.pin + " are another kind: " + describe(there->info));
+        "the inner maps at " + spec.pin + " are another kind: " + maps::describe_map(there->info));
   else if (there && !spec.inner->key_layout)
     inner.layouts = there->layouts;
   if (inner.info.type == BPF_MAP_TYPE_LPM_TRIE && !is_trie_key(inner.layouts.key))
@@ -409,7 +396,7 @@ void choose_inner(const MapSpec& spec, DeclaredTarget& target, SpecErrors& error
 
 }  // namespace
 
-InnerMaps described_inner(const MapSpec& spec) {
+InnerTarget described_inner(const MapSpec& spec) {
   const policy::MapCreation& creation = spec.inner->creation;
   const maps::MapInfo info{.type = creation.type,
                            .key_size = creation.key_size,
@@ -420,12 +407,6 @@ InnerMaps described_inner(const MapSpec& spec) {
   return {info,
           {spec.inner->key_layout.value_or(schema::hex_layout(info.key_size)),
            spec.inner->value_layout.value_or(schema::hex_layout(info.value_size))}};
-}
-
-bool InnerMaps::are_made_like(const InnerMaps& other) const {
-  return info.type == other.info.type && info.key_size == other.info.key_size &&
-         info.value_size == other.info.value_size && info.max_entries == other.info.max_entries &&
-         info.flags == other.info.flags;
 }
 
 void DeclaredRows::append(DeclaredRows rows) {
@@ -484,6 +465,11 @@ std::expected<void, std::vector<SpecError>> choose_layouts(const std::string& fi
         "the map at " + spec.pin + " has keys of " + std::to_string(info.key_size) +
             " and values of " + std::to_string(info.value_size) + " bytes");
   for (const policy::MapHint& hint : spec.hints) {
+    if (target.inner && !hint.path.starts_with("key")) {
+      add(errors, spec.pointer + "/hints/" + hint.path, hint.location,
+          "the values are inner maps, which inner.layout describes");
+      continue;
+    }
     policy::Layout& layout = hint.path.starts_with("key") ? layouts.key : layouts.value;
     if (auto applied = schema::apply_hint(layout, layout_path(hint.path), hint.hint); !applied)
       add(errors, spec.pointer + "/hints/" + hint.path, hint.location, applied.error());

@@ -75,15 +75,12 @@ class DeclaredRows {
 };
 
 // How the inner maps of a map of maps are made, and what they hold.
-struct InnerMaps {
+struct InnerTarget {
   maps::MapInfo info;
   schema::MapLayouts layouts;
-
-  // So made that one may take the place of the other.
-  [[nodiscard]] bool are_made_like(const InnerMaps& other) const;
 };
 // What the spec says of them; it must have them.
-[[nodiscard]] InnerMaps described_inner(const policy::MapSpec& spec);
+[[nodiscard]] InnerTarget described_inner(const policy::MapSpec& spec);
 
 // What the loader has to know of the map.
 struct DeclaredTarget {
@@ -92,7 +89,7 @@ struct DeclaredTarget {
   schema::MapLayouts layouts;
   // Of a map of maps. What the map itself shows of them, if it holds any; after choose_layouts()
   // what the spec makes of that.
-  std::optional<InnerMaps> inner = std::nullopt;
+  std::optional<InnerTarget> inner = std::nullopt;
 };
 
 // What the spec itself says of a map: how it is made, or its layout. Nothing if it says neither.

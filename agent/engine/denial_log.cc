@@ -86,13 +86,12 @@ std::string describe_denial(const mg_denial& denial, std::string_view workload,
                             std::string_view process) {
   policy::IpAddress::Bytes bytes;
   std::copy_n(denial.address, bytes.size(), bytes.begin());
-  const policy::IpAddress address(bytes);
   return fmt::format(
-      "{}: {} {} to {}{}{}:{} ({}){}{}: {}", workload.empty() ? "unknown workload" : workload,
+      "{}: {} {} to {} ({}){}{}: {}", workload.empty() ? "unknown workload" : workload,
       denial.audited != 0 ? "audit: would deny" : "denied", describe_hook(denial.hook),
-      address.is_v4() ? "" : "[", address.to_string(), address.is_v4() ? "" : "]",
-      ntohs(denial.port), policy::protocol_name(denial.protocol), process.empty() ? "" : " by ",
-      process, describe_reason(denial.reason));
+      policy::IpAddress(bytes).with_port(ntohs(denial.port)),
+      policy::protocol_name(denial.protocol), process.empty() ? "" : " by ", process,
+      describe_reason(denial.reason));
 }
 
 DenialLog::DenialLog(boost::asio::io_context& io, datapath::Datapath& datapath, WorkloadName name,

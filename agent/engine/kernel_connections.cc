@@ -9,6 +9,7 @@
 
 #include "agent/datapath/environment.h"
 #include "agent/engine/background.h"
+#include "agent/engine/paths.h"
 #include "agent/policy/address.h"
 
 namespace mapgate::engine {
@@ -38,10 +39,7 @@ class WorkloadsByCgroup {
     const fs::path path = datapath::cgroup_path(cgroup_root_, cgroup);
     if (path.empty()) return 0;
     const auto holds = [&](const datapath::Attachment& attachment) {
-      if (attachment.path.empty()) return false;
-      const auto [end, unused] =
-          std::mismatch(attachment.path.begin(), attachment.path.end(), path.begin(), path.end());
-      return end == attachment.path.end();
+      return !attachment.path.empty() && is_inside(path, attachment.path);
     };
     const auto found = std::ranges::find_if(attachments_, holds);
     return found == attachments_.end() ? 0 : found->workload;

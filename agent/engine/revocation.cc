@@ -31,24 +31,22 @@ const CompiledWorkload* find(const CompiledPolicy& policy, WorkloadId id) {
   return found == policy.workloads().end() ? nullptr : &found->second;
 }
 
+bool is_allowed(const CompiledWorkload& workload, const OpenConnection& connection,
+                const Connections::PortSets& sets) {
+  if (workload.allow_loopback && policy::IpAddress(connection.socket.remote.address).is_loopback())
+    return true;
+  return (sets.of_address & sets.of_port) != 0;
+}
+
 std::string describe(const std::string& workload, const sockets::Connection& socket) {
   const auto endpoint = [](const sockets::Endpoint& at) {
-    const policy::IpAddress address(at.address);
-    const std::string text = address.to_string();
-    return (address.is_v4() ? text : "[" + text + "]") + ":" + std::to_string(at.port);
+    return policy::IpAddress(at.address).with_port(at.port);
   };
   return "workload " + workload + ": " + (socket.protocol == IPPROTO_UDP ? "udp " : "tcp ") +
          endpoint(socket.local) + " to " + endpoint(socket.remote);
 }
 
 }  // namespace
-
-bool Revocation::is_allowed(const CompiledWorkload& workload, const OpenConnection& connection,
-                            const Connections::PortSets& sets) const {
-  if (workload.allow_loopback && policy::IpAddress(connection.socket.remote.address).is_loopback())
-    return true;
-  return (sets.of_address & sets.of_port) != 0;
-}
 
 asio::awaitable<void> Revocation::before(const CompiledPolicy& from, const CompiledPolicy& to) {
   forbidden_before_.clear();

@@ -50,9 +50,6 @@ class Revocation {
   [[nodiscard]] const std::deque<std::string>& recent() const { return recent_; }
 
  private:
-  [[nodiscard]] bool is_allowed(const policy::CompiledWorkload& workload,
-                                const OpenConnection& connection,
-                                const Connections::PortSets& sets) const;
   [[nodiscard]] std::vector<OpenConnection> choose(const policy::CompiledPolicy& to,
                                                    std::vector<OpenConnection> connections,
                                                    const ExpiredPortSets& expired);

@@ -52,6 +52,10 @@ bool IpAddress::is_v4() const {
   return std::equal(kMappedBytes.begin(), kMappedBytes.end(), bytes_.begin());
 }
 
+std::string IpAddress::with_port(std::uint16_t port) const {
+  return (is_v4() ? to_string() : '[' + to_string() + ']') + ':' + std::to_string(port);
+}
+
 bool IpAddress::is_loopback() const {
   constexpr std::uint8_t kLoopbackNet = 127;
   constexpr IpAddress kLoopback6(Bytes{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1});

@@ -34,6 +34,9 @@ class IpAddress {
   // Dotted quad for IPv4, RFC 5952 text for IPv6.
   [[nodiscard]] std::string to_string() const;
 
+  // "192.0.2.1:53", "[2001:db8::1]:53"
+  [[nodiscard]] std::string with_port(std::uint16_t port) const;
+
   friend auto operator<=>(const IpAddress&, const IpAddress&) = default;
   friend std::size_t hash_value(const IpAddress& address);  // for boost::hash
 

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include <mapgate/maps/map_error.h>
+
 #include "agent/policy/layout_text.h"
 
 namespace mapgate::policy {
@@ -18,24 +20,11 @@ constexpr std::uint32_t kMaxKeySize = 512;  // of a hash: a program has it on it
 constexpr std::uint32_t kLpmPrefixLengthSize = 4;
 constexpr std::uint32_t kMaxPerCpuValueSize = 32767;  // half of a row's: CPUs may differ
 
-bool is_array(bpf_map_type type) {
-  return type == BPF_MAP_TYPE_ARRAY || type == BPF_MAP_TYPE_PERCPU_ARRAY ||
-         type == BPF_MAP_TYPE_ARRAY_OF_MAPS;
-}
-
-bool is_per_cpu(bpf_map_type type) {
-  return type == BPF_MAP_TYPE_PERCPU_HASH || type == BPF_MAP_TYPE_PERCPU_ARRAY;
-}
-
 bool is_name(std::string_view text) {
   constexpr std::string_view kLetters =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@:";
   return !text.empty() && text.size() <= kMaxName &&
          text.find_first_not_of(kLetters) == std::string_view::npos;
-}
-
-bool is_map_of_maps(bpf_map_type type) {
-  return type == BPF_MAP_TYPE_HASH_OF_MAPS || type == BPF_MAP_TYPE_ARRAY_OF_MAPS;
 }
 
 class MapsReader {
@@ -187,15 +176,15 @@ class MapsReader {
                                                    {"hash_of_maps", BPF_MAP_TYPE_HASH_OF_MAPS},
                                                    {"array_of_maps", BPF_MAP_TYPE_ARRAY_OF_MAPS}});
       creation.type = read.value_or(creation.type);
-      if (read && is_map_of_maps(*read) != map.inner.has_value())
+      if (read && maps::is_map_of_maps(*read) != map.inner.has_value())
         errors_.add(*type, map.inner ? "the map has inner maps, which this type has not"
                                      : "the field inner of the map must say how its inner maps "
                                        "are made");
     }
     // A map of maps has the inner map's id as its value.
     const std::optional<Layout> id = Layout{.size = sizeof(std::uint32_t)};
-    read_sizes(place, fields, map.key_layout, is_map_of_maps(creation.type) ? id : map.value_layout,
-               creation);
+    read_sizes(place, fields, map.key_layout,
+               maps::is_map_of_maps(creation.type) ? id : map.value_layout, creation);
     return creation;
   }
 
@@ -210,13 +199,13 @@ class MapsReader {
     creation.key_size = read_size(place, key_size, key_layout, "keySize", kMaxKeySize).value_or(4);
     creation.value_size =
         read_size(place, value_size, value_layout, "valueSize",
-                  is_per_cpu(creation.type) ? kMaxPerCpuValueSize : kMaxLayoutBytes)
+                  maps::is_per_cpu(creation.type) ? kMaxPerCpuValueSize : kMaxLayoutBytes)
             .value_or(4);
     // A trie has no other way to be.
     if (creation.type == BPF_MAP_TYPE_LPM_TRIE) creation.flags |= BPF_F_NO_PREALLOC;
     if (creation.type == BPF_MAP_TYPE_LPM_TRIE && creation.key_size <= kLpmPrefixLengthSize)
       errors_.add(place, "the key of an lpm_trie has a 4-byte prefix length and at least one byte");
-    if (is_array(creation.type) && creation.key_size != sizeof(std::uint32_t))
+    if (maps::has_indices(creation.type) && creation.key_size != sizeof(std::uint32_t))
       errors_.add(place, "the key of an array has 4 bytes");
   }
 

@@ -302,7 +302,7 @@ class MapsOfMapsTest(DeclaredMapsTest):
         refused = self.reload(self.tenants(), check=False)
         self.assertEqual(4, refused.returncode)
         self.assertIn("/maps/0/inner: the inner maps at", refused.stderr)
-        self.assertIn("are another kind: hash with keys of 4 and values of 4 bytes, 99 entries", refused.stderr)
+        self.assertIn("are another kind: hash, keys of 4 and values of 4 bytes, 99 entries", refused.stderr)
 
     def test_a_fault_in_an_inner_entry_has_its_place(self):
         self.start(self.declare("limits", LIMITS))

@@ -74,7 +74,7 @@ class DeclaredRowsTest : public testing::Test {
   }
 
   std::string folder_;
-  std::optional<InnerMaps> inner;
+  std::optional<InnerTarget> inner;
   maps::MapInfo info;
   std::stop_source stop;
 };
@@ -271,24 +271,29 @@ TEST_F(OuterRowsTest, AnInnerMapThatIsTooLargeForARowIsNamed) {
 }
 
 TEST_F(OuterRowsTest, AreReadByAnInnerMapThatIsThere) {
-  inner = InnerMaps{{.type = BPF_MAP_TYPE_HASH, .key_size = 2, .value_size = 1, .max_entries = 8},
-                    {schema::hex_layout(2), schema::hex_layout(1)}};
+  inner = InnerTarget{{.type = BPF_MAP_TYPE_HASH, .key_size = 2, .value_size = 1, .max_entries = 8},
+                      {schema::hex_layout(2), schema::hex_layout(1)}};
   const auto rows = load(
       outer("    entries: [{key: \"0x01000000\", value: [{key: \"0x0102\", value: \"0x03\"}]}]\n"));
   ASSERT_TRUE(rows) << rows.error().front();
   EXPECT_EQ(rows->value(0).size(), 3U);
 }
 
+TEST_F(OuterRowsTest, AHintForTheValuesOfTheOuterMapIsRefused) {
+  EXPECT_THAT(faults(outer(std::string(kInner) + "    hints: {value: hex}\n")),
+              ElementsAre(HasSubstr("/maps/0/hints/value: the values are inner maps")));
+}
+
 TEST_F(OuterRowsTest, InnerMapsThatNobodyDescribesOrOtherwiseAreRefused) {
   EXPECT_THAT(faults(outer("    entries: []\n")),
               ElementsAre(HasSubstr("/maps/0/inner: the map at /sys/fs/bpf/tenants holds no map so "
                                     "far: say here how its inner maps are made")));
-  inner = InnerMaps{{.type = BPF_MAP_TYPE_HASH, .key_size = 4, .value_size = 8, .max_entries = 2},
-                    {schema::hex_layout(4), schema::hex_layout(8)}};
+  inner = InnerTarget{{.type = BPF_MAP_TYPE_HASH, .key_size = 4, .value_size = 8, .max_entries = 2},
+                      {schema::hex_layout(4), schema::hex_layout(8)}};
   EXPECT_THAT(
       faults(outer(kInner)),
       ElementsAre(HasSubstr("/maps/0/inner: the inner maps at /sys/fs/bpf/tenants are another "
-                            "kind: hash with keys of 4 and values of 8 bytes")));
+                            "kind: hash, keys of 4 and values of 8 bytes")));
   info.type = BPF_MAP_TYPE_HASH;
   inner.reset();
   EXPECT_THAT(faults(outer(kInner)),

@@ -31,6 +31,11 @@ TEST(IpAddress, MappedIpv6IsTheIpv4Address) {
   EXPECT_FALSE(address("::192.0.2.1").is_v4());
 }
 
+TEST(IpAddress, IsWrittenWithAPort) {
+  EXPECT_EQ(address("192.0.2.1").with_port(53), "192.0.2.1:53");
+  EXPECT_EQ(address("2001:db8::1").with_port(443), "[2001:db8::1]:443");
+}
+
 TEST(IpAddress, KnowsLoopback) {
   for (const char* text : {"127.0.0.1", "127.255.0.9", "::1", "::ffff:127.0.0.1"})
     EXPECT_TRUE(address(text).is_loopback()) << text;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include <bpf/bpf.h>
@@ -73,10 +74,7 @@ std::expected<RowValue, int> InnerMaps::read(std::uint32_t id) {
   const auto map = Map::open_id(id);
   if (!map) return std::unexpected(map.error().code);
   const MapInfo& info = map->info();
-  if (info.type != description_.type || info.key_size != description_.key_size ||
-      info.value_size != description_.value_size || info.max_entries != description_.max_entries ||
-      info.flags != description_.flags)
-    return kOther;
+  if (!are_made_alike(info, description_)) return kOther;
   std::vector<InnerEntry> entries;
   const std::size_t most = RowValue::kMaxSize / (info.key_size + info.value_size);
   MapScan scan(*map, calls_, now_, call_limit_, info.value_size);
@@ -90,6 +88,18 @@ std::expected<RowValue, int> InnerMaps::read(std::uint32_t id) {
     end = *next;
   }
   return inner_map_value(description_, std::move(entries)).value_or(kOther);
+}
+
+std::expected<RowValue, std::string> read_inner_map(std::uint32_t id, const MapInfo& inner,
+                                                    MapCalls& calls) {
+  constexpr auto kCallLimit = std::chrono::milliseconds(1);
+  InnerMaps maps(
+      inner, calls, [] { return std::chrono::steady_clock::now(); }, kCallLimit);
+  auto held = maps.read(id);
+  if (!held) return std::unexpected(describe_errno(held.error()));
+  if (*held == InnerMaps::kOther)
+    return std::unexpected("is made another way, or holds more than an entry can say");
+  return std::move(*held);
 }
 
 }  // namespace mapgate::maps

@@ -4,8 +4,10 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <bpf/bpf.h>
@@ -61,8 +63,14 @@ std::string why_no_pin(const std::string& path, int code) {
   return describe_errno(code);
 }
 
-// EINVAL may be about any of it.
-std::string describe_creation(const MapInfo& info) {
+}  // namespace
+
+bool are_made_alike(const MapInfo& a, const MapInfo& b) {
+  return a.type == b.type && a.key_size == b.key_size && a.value_size == b.value_size &&
+         a.max_entries == b.max_entries && a.flags == b.flags;
+}
+
+std::string describe_map(const MapInfo& info) {
   std::ostringstream text;
   text << describe_type(info.type) << ", keys of " << info.key_size << " and values of "
        << info.value_size << " bytes, " << info.max_entries << " entries, flags 0x" << std::hex
@@ -70,11 +78,13 @@ std::string describe_creation(const MapInfo& info) {
   return text.str();
 }
 
-}  // namespace
-
 bool is_bpf_filesystem(const std::string& path) {
+  std::error_code ignored;
+  std::filesystem::path there = std::filesystem::absolute(path, ignored);
+  while (!std::filesystem::exists(there, ignored) && there.has_relative_path())
+    there = there.parent_path();
   struct statfs status {};
-  return statfs(path.c_str(), &status) == 0 &&
+  return statfs(there.c_str(), &status) == 0 &&
          static_cast<std::uint32_t>(status.f_type) == std::uint32_t{BPF_FS_MAGIC};
 }
 
@@ -104,7 +114,8 @@ std::expected<Map, MapError> Map::create(const MapInfo& info, const Map* inner) 
                                 info.max_entries, &options);
   if (fd < 0)
     return std::unexpected(MapError{"create map", info.name, -fd,
-                                    describe_errno(-fd) + " (" + describe_creation(info) + ")"});
+                                    // EINVAL may be about any of it.
+                                    describe_errno(-fd) + " (" + describe_map(info) + ")"});
   return describe(fd, "create map", info.name, {});
 }
 

@@ -16,6 +16,10 @@ bool is_per_cpu(bpf_map_type type) {
   return type == BPF_MAP_TYPE_PERCPU_HASH || type == BPF_MAP_TYPE_PERCPU_ARRAY;
 }
 
+bool has_indices(bpf_map_type type) {
+  return is_array(type) || type == BPF_MAP_TYPE_ARRAY_OF_MAPS;
+}
+
 bool is_map_of_maps(bpf_map_type type) {
   return type == BPF_MAP_TYPE_HASH_OF_MAPS || type == BPF_MAP_TYPE_ARRAY_OF_MAPS;
 }
@@ -24,9 +28,8 @@ ErrorClass classify(int error, MapAction action, bpf_map_type type) {
   switch (error) {
     case E2BIG:
       // An array has no element past its end, and never will have.
-      return action == MapAction::kWrite && !is_array(type) && type != BPF_MAP_TYPE_ARRAY_OF_MAPS
-                 ? ErrorClass::kCapacity
-                 : ErrorClass::kPermanent;
+      return action == MapAction::kWrite && !has_indices(type) ? ErrorClass::kCapacity
+                                                               : ErrorClass::kPermanent;
     case ENOSPC:
       // Only a trie says "full" that way.
       return action == MapAction::kWrite && type == BPF_MAP_TYPE_LPM_TRIE ? ErrorClass::kCapacity

@@ -49,7 +49,7 @@ double MapStatus::fill() const {
 }
 
 bool MapStatus::can_fill_up() const {
-  return !is_array(info.type) && info.type != BPF_MAP_TYPE_ARRAY_OF_MAPS;
+  return !has_indices(info.type);
 }
 
 MapOperations::MapOperations(std::vector<std::unique_ptr<TargetMap>> targets, Options options)

@@ -190,7 +190,7 @@ RowKey TargetMap::row_of(std::span<const std::byte> key) {
 // A hash that is read in batches goes on by bucket; everything else goes on from the last key read.
 void TargetMap::keep_scan_in_place(Round round) {
   const bool by_bucket = status_.lookup_batch && map_.info().type != BPF_MAP_TYPE_LPM_TRIE;
-  const bool by_index = is_array() || map_.info().type == BPF_MAP_TYPE_ARRAY_OF_MAPS;
+  const bool by_index = has_indices(map_.info().type);
   if (!scanning_ || by_bucket || by_index || deletes_.empty()) return;
   boost::unordered_flat_set<RowKey, RowKeyHash> going;
   for (const std::uint32_t position : deletes_) going.insert(round.batch[position].key);

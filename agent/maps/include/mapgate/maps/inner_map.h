@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <expected>
 #include <functional>
 #include <span>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include <mapgate/maps/map.h>
+#include <mapgate/maps/map_calls.h>
 #include <mapgate/maps/row.h>
 
 namespace mapgate::maps {
@@ -28,6 +30,12 @@ using InnerEntry = std::pair<std::vector<std::byte>, std::vector<std::byte>>;  /
 // Else what is wrong with them: sizes, a key twice, too many, more than a row can hold.
 [[nodiscard]] std::expected<RowValue, std::string> inner_map_value(const MapInfo& inner,
                                                                    std::vector<InnerEntry> entries);
+
+// What the map `id` holds, as such a value. The error is for people: it is gone, made another way
+// than `inner` says, or holds more than a row can.
+[[nodiscard]] std::expected<RowValue, std::string> read_inner_map(std::uint32_t id,
+                                                                  const MapInfo& inner,
+                                                                  MapCalls& calls);
 
 // Why `value` is no such value, as text; empty if it is one.
 [[nodiscard]] std::string inner_map_problem(const MapInfo& inner, std::span<const std::byte> value);

@@ -22,7 +22,12 @@ struct MapInfo {
   std::string name;         // at most 15 characters
 };
 
-// Whether `path` exists and lies on one: pins can be nowhere else.
+// So made that one can take the place of the other; ids and names aside.
+[[nodiscard]] bool are_made_alike(const MapInfo& a, const MapInfo& b);
+// "hash, keys of 4 and values of 8 bytes, 16 entries, flags 0x1"
+[[nodiscard]] std::string describe_map(const MapInfo& info);
+
+// Whether `path`, or the nearest parent of it that exists, lies on one: pins can be nowhere else.
 [[nodiscard]] bool is_bpf_filesystem(const std::string& path);
 
 // Owns a file descriptor of a BPF map. A pin outlives it. Not thread-safe; move-only.

@@ -20,6 +20,8 @@ inline constexpr int kErrnoNotSupported = 524;
 [[nodiscard]] bool is_array(bpf_map_type type);
 [[nodiscard]] bool is_per_cpu(bpf_map_type type);
 [[nodiscard]] bool is_map_of_maps(bpf_map_type type);
+// Its keys are indices below max_entries.
+[[nodiscard]] bool has_indices(bpf_map_type type);
 
 // What the errno of a failed action means for a row. An errno that is not known to be permanent is
 // transient.
