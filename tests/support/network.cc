@@ -10,10 +10,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <stdexcept>
 #include <system_error>
+#include <thread>
 
 namespace mapgate::test {
 namespace {
@@ -37,6 +39,19 @@ void bring_loopback_up() {
   check(::ioctl(control.get(), SIOCSIFFLAGS, &request), "bring lo up");
 }
 
+// The kernel ends duplicate address detection on a thread of its own, on lo too; before that
+// nothing can bind to the address.
+void wait_until_bindable(const Endpoint& endpoint) {
+  UniqueFd socket(::socket(endpoint.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (::bind(socket.get(), endpoint.address(), endpoint.size()) != 0) {
+    if (errno != EADDRNOTAVAIL || std::chrono::steady_clock::now() > deadline) {
+      check(-1, "bind " + endpoint.text());
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 void add_address(const Endpoint& endpoint, int number) {
   UniqueFd control(::socket(endpoint.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (endpoint.family() == AF_INET) {
@@ -50,6 +65,7 @@ void add_address(const Endpoint& endpoint, int number) {
     request.prefix_length = 128;
     request.interface = 1;  // lo is always the first
     check(::ioctl(control.get(), SIOCSIFADDR, &request), "add " + endpoint.text());
+    wait_until_bindable(endpoint);
   }
 }
 
