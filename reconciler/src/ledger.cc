@@ -396,7 +396,10 @@ void Ledger::append(RowIndex row, NodeId id, Revision revision) {
       return !is_current(work) && !later_revision(work);
     });
   }
-  new_work_.push_back({row, static_cast<std::uint32_t>(revision)});
+  // In place: copied as a whole right after both halves are stored, it waits for those stores.
+  NewWork& work = new_work_.emplace_back();
+  work.row = row;
+  work.revision = static_cast<std::uint32_t>(revision);
 }
 
 bool Ledger::is_current(const NewWork& work) const {

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <mapgate/reconciler/detail/follower.h>
+#include <mapgate/reconciler/detail/staggered.h>
 #include <mapgate/reconciler/gate.h>
 #include <mapgate/reconciler/operations.h>
 #include <mapgate/reconciler/options.h>
@@ -327,13 +328,15 @@ class Reconciler {
   }
   void fill_batch() {
     batch_.clear();
-    for (const RowIndex row : batch_rows_) table_.prefetch(row);
-    for (const RowIndex row : batch_rows_) {
-      const auto& stored = table_.rows_[row];
-      batch_.push_back({stored.key,
-                        stored.erased ? std::nullopt : std::optional<Value>(stored.value),
-                        follower_.ledger.held(row)});
-    }
+    detail::staggered(
+        batch_rows_.size(), [&](std::size_t i) { table_.prefetch(batch_rows_[i]); },
+        [&](std::size_t i) {
+          const auto& stored = table_.rows_[batch_rows_[i]];
+          auto& operation = batch_.emplace_back();
+          operation.key = stored.key;
+          if (!stored.erased) operation.value = stored.value;
+          operation.held = follower_.ledger.held(batch_rows_[i]);
+        });
   }
 
   std::size_t carry_out_batch(TimePoint now) {
@@ -347,13 +350,18 @@ class Reconciler {
   void settle(TimePoint now) {
     freed_.clear();
     const std::lock_guard lock(driver_side_);
-    for (std::size_t i = 0; i < batch_rows_.size(); ++i) {
-      if (results_[i].error) {
-        settle_failure(batch_rows_[i], results_[i], now);
-      } else {
-        settle_success(batch_rows_[i], batch_[i].value.has_value(), results_[i], now);
-      }
-    }
+    detail::staggered(
+        batch_rows_.size(),
+        [&](std::size_t i) {  // of rows that will be released
+          if (!batch_[i].value) table_.index_.prefetch(TableType::hash_of(batch_[i].key));
+        },
+        [&](std::size_t i) {
+          if (results_[i].error) {
+            settle_failure(batch_rows_[i], results_[i], now);
+          } else {
+            settle_success(batch_rows_[i], batch_[i].value.has_value(), results_[i], now);
+          }
+        });
     for (std::size_t target = 0; target < freed_.size(); ++target) {
       follower_.ledger.room_freed(static_cast<TargetId>(target), freed_[target], now);
     }
@@ -457,9 +465,10 @@ class Reconciler {
     found_.clear();
     auto at_end = operations_.scan_next(options_.resync_slice, found_);
     if (!at_end) return resync_failed(std::move(at_end.error()), now);
+    hashes_.clear();
+    for (const auto& [key, value] : found_) hashes_.push_back(TableType::hash_of(key));
     const std::lock_guard lock(driver_side_);
-    for (std::span<const Entry> left = found_; !left.empty();)
-      left = left.subspan(compare_first(left, now));
+    compare_found(now);
     if (*at_end) {
       only_urgent_ = false;
       phase_ = ResyncPhase::kSweeping;
@@ -467,20 +476,19 @@ class Reconciler {
     }
   }
 
-  // Rows lie all over the memory: those of some entries are fetched side by side rather than one
-  // after the other. Returns how many entries it has compared.
-  std::size_t compare_first(std::span<const Entry> entries, TimePoint now) {
-    std::array<RowIndex, 32> guesses;
-    const std::size_t count = std::min(entries.size(), guesses.size());
-    for (std::size_t i = 0; i < count; ++i) {
-      guesses[i] = table_.guess_row(entries[i].first);
-      if (guesses[i] != TableType::kNone) follower_.ledger.prefetch(guesses[i]);
-    }
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto& [key, value] = entries[i];
-      compare(table_.find_row(key, guesses[i]), key, value, now);
-    }
-    return count;
+  void compare_found(TimePoint now) {
+    detail::staggered(
+        found_.size(), [&](std::size_t i) { table_.index_.prefetch(hashes_[i]); },
+        [&](std::size_t i) {
+          const RowIndex row = table_.guess_row(hashes_[i]);
+          if (row == TableType::kNone) return;
+          table_.prefetch(row);
+          follower_.ledger.prefetch(row);
+        },
+        [&](std::size_t i) {
+          const auto& [key, value] = found_[i];
+          compare(table_.find_row(key, hashes_[i]), key, value, now);
+        });
   }
 
   void compare(RowIndex row, const Key& key, const Value& value, TimePoint now) {
@@ -561,6 +569,7 @@ class Reconciler {
   TimePoint resync_not_before_{};
   std::optional<TimePoint> last_resync_;
   std::vector<Entry> found_;
+  std::vector<std::uint32_t> hashes_;  // of found_
 };
 
 }  // namespace mapgate::reconciler

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
@@ -15,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include <boost/unordered/unordered_flat_set.hpp>
-
 #include <mapgate/reconciler/detail/chunked_array.h>
 #include <mapgate/reconciler/detail/follower.h>
+#include <mapgate/reconciler/detail/hash_index.h>
+#include <mapgate/reconciler/detail/staggered.h>
 #include <mapgate/reconciler/detail/table_mutex.h>
 #include <mapgate/reconciler/types.h>
 
@@ -58,11 +57,16 @@ struct SourceId {
 template <typename Key, typename Value, typename Hash = std::hash<Key>>
 class Table {
   using RowIndex = detail::RowIndex;
-  static constexpr RowIndex kNone = UINT32_MAX;
+  static constexpr RowIndex kNone = detail::HashIndex::kNone;
   struct Row;
+  struct Change {
+    Key key;
+    std::optional<Value> value;
+    std::uint32_t hash;  // of the key: computed where no lock is held
+  };
 
  public:
-  explicit Table(Epoch epoch) : epoch_(epoch), index_(0, IndexHash{}, IndexEqual{&rows_}) {}
+  explicit Table(Epoch epoch) : epoch_(epoch) {}
   Table(const Table&) = delete;
   Table& operator=(const Table&) = delete;
 
@@ -77,12 +81,14 @@ class Table {
     // A value equal to what the row holds is no change.
     void put(Key key, Value value) {
       assert(table_ && "transaction used after commit");
-      changes_.push_back({std::move(key), std::move(value)});
+      const std::uint32_t hash = hash_of(key);
+      changes_.push_back({std::move(key), std::move(value), hash});
     }
     // Erasing what is no row is no change.
     void erase(Key key) {
       assert(table_ && "transaction used after commit");
-      changes_.push_back({std::move(key), std::nullopt});
+      const std::uint32_t hash = hash_of(key);
+      changes_.push_back({std::move(key), std::nullopt, hash});
     }
     [[nodiscard]] bool empty() const { return changes_.empty(); }
     Commit commit(TimePoint now) && {
@@ -95,7 +101,7 @@ class Table {
     explicit Transaction(Table* table) : table_(table) {}
 
     Table* table_;
-    std::vector<std::pair<Key, std::optional<Value>>> changes_;
+    std::vector<Change> changes_;
   };
 
   [[nodiscard]] Transaction begin() { return Transaction(this); }
@@ -220,122 +226,76 @@ class Table {
     bool complete;
   };
 
-  // The index stores rows by number with half of their hash: growing it reads no key.
-  struct Slot {
-    RowIndex row;
-    std::uint32_t hash;
-  };
-  struct Probe {
-    const Key& key;
-    std::uint32_t hash;
-  };
-  struct HashProbe {
-    std::uint32_t hash;
-  };
-  struct IndexHash {
-    using is_transparent = void;
-    using is_avalanching = void;
-    static std::size_t spread(std::uint32_t hash) { return std::uint64_t{hash} << 32 | hash; }
-    std::size_t operator()(const Slot& slot) const { return spread(slot.hash); }
-    std::size_t operator()(const Probe& probe) const { return spread(probe.hash); }
-    std::size_t operator()(const HashProbe& probe) const { return spread(probe.hash); }
-  };
-  struct IndexEqual {
-    using is_transparent = void;
-    const detail::ChunkedArray<Row>* rows;
-    bool operator()(const Slot& a, const Slot& b) const { return a.row == b.row; }
-    bool operator()(const Probe& a, const Slot& b) const {
-      return a.hash == b.hash && a.key == (*rows)[b.row].key;
-    }
-    bool operator()(const Slot& a, const Probe& b) const { return (*this)(b, a); }
-    bool operator()(const HashProbe& a, const Slot& b) const { return a.hash == b.hash; }
-    bool operator()(const Slot& a, const HashProbe& b) const { return a.hash == b.hash; }
-  };
-
   static std::uint32_t hash_of(const Key& key) {
     // std::hash of an integer is the integer: multiply so that every bit counts.
     const std::uint64_t hash = static_cast<std::uint64_t>(Hash{}(key)) * 0x9e3779b97f4a7c15;
     return static_cast<std::uint32_t>((hash ^ (hash >> 32)) * 0xd6e8feb8669fd5d5 >> 32);
   }
 
-  [[nodiscard]] RowIndex find_row(const Key& key) const {
-    const auto slot = index_.find(Probe{key, hash_of(key)});
-    return slot == index_.end() ? kNone : slot->row;
+  [[nodiscard]] RowIndex find_row(const Key& key) const { return find_row(key, hash_of(key)); }
+  [[nodiscard]] RowIndex find_row(const Key& key, std::uint32_t hash) const {
+    return index_.find(hash, [&](RowIndex row) { return rows_[row].key == key; });
   }
-  // The row that `key` most likely is, found without a look at any row; fetches its memory.
-  [[nodiscard]] RowIndex guess_row(const Key& key) const {
-    const auto slot = index_.find(HashProbe{hash_of(key)});
-    if (slot == index_.end()) return kNone;
-    prefetch(slot->row);
-    return slot->row;
+  // The row that a key of this hash most likely is, found without a look at any row.
+  [[nodiscard]] RowIndex guess_row(std::uint32_t hash) const {
+    return index_.find(hash, [](RowIndex) { return true; });
   }
   // Two lines of cache, where a row may lie across them.
   void prefetch(RowIndex row) const {
     const Row& fetched = rows_[row];
-    __builtin_prefetch(&fetched);
-    __builtin_prefetch(reinterpret_cast<const char*>(&fetched + 1) - 1);
+    __builtin_prefetch(&fetched, 1);
+    __builtin_prefetch(reinterpret_cast<const char*>(&fetched + 1) - 1, 1);
   }
-  [[nodiscard]] RowIndex find_row(const Key& key, RowIndex guess) const {
-    return guess != kNone && rows_[guess].key == key ? guess : find_row(key);
-  }
-
-  using Change = std::pair<Key, std::optional<Value>>;
-
-  // A change touches memory all over the table: that of the first few is fetched side by side
-  // rather than one after the other.
-  void prefetch(std::span<const Change> changes) const {
-    if (changes.size() < 2) return;
-    std::array<RowIndex, kPrefetched> found;
-    std::size_t count = 0;
-    for (const auto& [key, value] : changes.first(std::min(changes.size(), kPrefetched))) {
-      const RowIndex row = guess_row(key);
-      if (row != kNone) found[count++] = row;
-    }
-    for (const RowIndex row : std::span(found).first(count)) {
-      for (const RowIndex neighbour : {rows_[row].previous, rows_[row].next}) {
-        if (neighbour != kNone) __builtin_prefetch(&rows_[neighbour], 1);
-      }
-      for (const detail::Follower* follower : followers_) follower->ledger.prefetch(row);
+  void prefetch_neighbours(RowIndex row) const {
+    for (const RowIndex neighbour : {rows_[row].previous, rows_[row].next}) {
+      if (neighbour != kNone) __builtin_prefetch(&rows_[neighbour], 1);
     }
   }
-  static constexpr std::size_t kPrefetched = 16;
 
   Commit commit(std::vector<Change>& changes, TimePoint now) {
     Commit result{.epoch = epoch_};
     {
       const std::lock_guard lock(mutex_);
-      for (std::size_t i = 0; i < changes.size(); ++i) {
-        if (i % kPrefetched == 0) prefetch(std::span(changes).subspan(i));
-        auto& [key, value] = changes[i];
-        const Revision before = revision_;
-        const Revision named =
-            value ? put(std::move(key), std::move(*value), now) : erase(key, now);
-        result.revision = std::max(result.revision, named);
-        result.changed += revision_ - before;
-      }
+      detail::staggered(
+          changes.size(), [&](std::size_t i) { index_.prefetch(changes[i].hash); },
+          [&](std::size_t i) {
+            const RowIndex row = guess_row(changes[i].hash);
+            if (row == kNone) return;
+            prefetch(row);
+            for (const detail::Follower* follower : followers_) follower->ledger.prefetch(row);
+          },
+          [&](std::size_t i) {
+            const RowIndex row = guess_row(changes[i].hash);
+            if (row != kNone) prefetch_neighbours(row);
+          },
+          [&](std::size_t i) { carry_out(changes[i], now, result); });
     }
     if (result.changed > 0) wake_followers();
     return result;
   }
 
+  void carry_out(Change& change, TimePoint now, Commit& result) {
+    const Revision before = revision_;
+    const Revision named = change.value ? put(change, now) : erase(change, now);
+    result.revision = std::max(result.revision, named);
+    result.changed += revision_ - before;
+  }
+
   // Both return the revision of the row's newest state.
-  Revision put(Key&& key, Value&& value, TimePoint now) {
-    const std::uint32_t hash = hash_of(key);
-    const auto slot = index_.find(Probe{key, hash});
-    RowIndex row;
-    if (slot == index_.end()) {
-      row = new_row(std::move(key), hash);
-    } else {
-      row = slot->row;
-      if (!rows_[row].erased && rows_[row].value == value) return rows_[row].revision;
+  Revision put(Change& change, TimePoint now) {
+    RowIndex row = find_row(change.key, change.hash);
+    if (row == kNone) {
+      row = new_row(std::move(change.key), change.hash);
+    } else if (!rows_[row].erased && rows_[row].value == *change.value) {
+      return rows_[row].revision;
     }
-    rows_[row].value = std::move(value);
+    rows_[row].value = std::move(*change.value);
     rows_[row].erased = false;
     return changed(row, now);
   }
 
-  Revision erase(const Key& key, TimePoint now) {
-    const RowIndex row = find_row(key);
+  Revision erase(const Change& change, TimePoint now) {
+    const RowIndex row = find_row(change.key, change.hash);
     if (row == kNone) return 0;
     if (rows_[row].erased) return rows_[row].revision;
     rows_[row].erased = true;
@@ -385,7 +345,7 @@ class Table {
   RowIndex new_row(Key&& key, std::uint32_t hash) {
     const RowIndex row = take_place(Kind::kRow);
     rows_[row].key = std::move(key);
-    index_.insert(Slot{row, hash});
+    index_.insert(hash, row);
     return row;
   }
 
@@ -395,7 +355,7 @@ class Table {
     for (const detail::Follower* follower : followers_) {
       if (!follower->ledger.realised(row)) return;
     }
-    index_.erase(index_.find(Probe{rows_[row].key, hash_of(rows_[row].key)}));
+    index_.erase(hash_of(rows_[row].key), row);
     rows_[row].kind = Kind::kGhost;
     ghosts_.push_back(row);
     if (ghosts_.size() <= kForgetAfter) return;
@@ -465,7 +425,7 @@ class Table {
   Revision forgotten_ = 0;  // deletions up to here may be unknown to a reader behind it
   RowIndex oldest_ = kNone;
   RowIndex newest_ = kNone;
-  boost::unordered_flat_set<Slot, IndexHash, IndexEqual> index_;
+  detail::HashIndex index_;
   std::vector<detail::Follower*> followers_;
   std::vector<Source> sources_;
 };
