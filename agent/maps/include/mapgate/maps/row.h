@@ -25,12 +25,12 @@ class ShortBytes {
 
   ShortBytes() = default;
   explicit ShortBytes(std::span<const std::byte> bytes) { assign(bytes); }
-  ShortBytes(const ShortBytes& other) { assign(other.bytes()); }
+  ShortBytes(const ShortBytes& other) { copy(other); }
   ShortBytes(ShortBytes&& other) noexcept { take(other); }
   ShortBytes& operator=(const ShortBytes& other) {
     if (this != &other) {
       release();
-      assign(other.bytes());
+      copy(other);
     }
     return *this;
   }
@@ -70,6 +70,11 @@ class ShortBytes {
     }
     if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
   }
+  void copy(const ShortBytes& other) {
+    if (!other.is_inline()) return assign(other.bytes());
+    size_ = other.size_;
+    std::memcpy(inline_, other.inline_, kInline);
+  }
   void take(ShortBytes& other) {
     size_ = std::exchange(other.size_, std::uint16_t{0});
     std::memcpy(inline_, other.inline_, kInline);
@@ -80,7 +85,7 @@ class ShortBytes {
   }
 
   std::uint16_t size_ = 0;
-  std::byte inline_[kInline] = {};  // moved as a whole
+  std::byte inline_[kInline] = {};  // copied and moved as a whole
 };
 
 // The bytes of a BPF map's value.
