@@ -67,6 +67,13 @@ void Ledger::changed(RowIndex row, Revision revision, TimePoint now) {
   transition(changed_entry, Phase::kRetry, false, now);
 }
 
+void Ledger::prefetch_neighbours(RowIndex row) const {
+  if (realised(row)) return;
+  for (const NodeId neighbour : {entry(row).node.previous, entry(row).node.next}) {
+    if (!(neighbour & kInFlightNode)) prefetch(neighbour);
+  }
+}
+
 void Ledger::mark_urgent(RowIndex row) {
   Entry& waited = entry(row);
   if (waited.phase != Phase::kNew || waited.urgent) return;

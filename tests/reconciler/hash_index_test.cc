@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <mapgate/reconciler/detail/hash_index.h>
+#include <mapgate/reconciler/hash_index.h>
 
 #include <map>
 #include <random>
 
 #include <gtest/gtest.h>
 
-#include <mapgate/reconciler/detail/staggered.h>
+#include <mapgate/reconciler/staggered.h>
 
-namespace mapgate::reconciler::detail {
+namespace mapgate::reconciler {
 namespace {
 
 bool any(HashIndex::Number) {
@@ -47,6 +47,7 @@ TEST(HashIndex, HoldsWhatAMapHoldsThroughInsertionsAndErasures) {
     for (const auto& [held, hash] : model)
       ASSERT_EQ(index.find(hash, [&](HashIndex::Number found) { return found == held; }), held);
   }
+  index.reserve(1000);
   while (!model.empty()) {
     index.erase(model.begin()->second, model.begin()->first);
     model.erase(model.begin());
@@ -77,4 +78,4 @@ TEST(Staggered, TakesEachItemThroughAllStagesInOrder) {
 }
 
 }  // namespace
-}  // namespace mapgate::reconciler::detail
+}  // namespace mapgate::reconciler

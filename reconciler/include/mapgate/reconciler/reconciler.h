@@ -14,10 +14,10 @@
 #include <vector>
 
 #include <mapgate/reconciler/detail/follower.h>
-#include <mapgate/reconciler/detail/staggered.h>
 #include <mapgate/reconciler/gate.h>
 #include <mapgate/reconciler/operations.h>
 #include <mapgate/reconciler/options.h>
+#include <mapgate/reconciler/staggered.h>
 #include <mapgate/reconciler/table.h>
 #include <mapgate/reconciler/types.h>
 
@@ -328,7 +328,7 @@ class Reconciler {
   }
   void fill_batch() {
     batch_.clear();
-    detail::staggered(
+    staggered(
         batch_rows_.size(), [&](std::size_t i) { table_.prefetch(batch_rows_[i]); },
         [&](std::size_t i) {
           const auto& stored = table_.rows_[batch_rows_[i]];
@@ -350,7 +350,7 @@ class Reconciler {
   void settle(TimePoint now) {
     freed_.clear();
     const std::lock_guard lock(driver_side_);
-    detail::staggered(
+    staggered(
         batch_rows_.size(),
         [&](std::size_t i) {  // of rows that will be released
           if (!batch_[i].value) table_.index_.prefetch(TableType::hash_of(batch_[i].key));
@@ -477,13 +477,17 @@ class Reconciler {
   }
 
   void compare_found(TimePoint now) {
-    detail::staggered(
+    staggered(
         found_.size(), [&](std::size_t i) { table_.index_.prefetch(hashes_[i]); },
         [&](std::size_t i) {
           const RowIndex row = table_.guess_row(hashes_[i]);
           if (row == TableType::kNone) return;
           table_.prefetch(row);
           follower_.ledger.prefetch(row);
+        },
+        [&](std::size_t i) {
+          const RowIndex row = table_.guess_row(hashes_[i]);
+          if (row != TableType::kNone) follower_.ledger.prefetch_neighbours(row);
         },
         [&](std::size_t i) {
           const auto& [key, value] = found_[i];

@@ -16,9 +16,9 @@
 
 #include <mapgate/reconciler/detail/chunked_array.h>
 #include <mapgate/reconciler/detail/follower.h>
-#include <mapgate/reconciler/detail/hash_index.h>
-#include <mapgate/reconciler/detail/staggered.h>
 #include <mapgate/reconciler/detail/table_mutex.h>
+#include <mapgate/reconciler/hash_index.h>
+#include <mapgate/reconciler/staggered.h>
 #include <mapgate/reconciler/types.h>
 
 namespace mapgate::reconciler {
@@ -57,7 +57,7 @@ struct SourceId {
 template <typename Key, typename Value, typename Hash = std::hash<Key>>
 class Table {
   using RowIndex = detail::RowIndex;
-  static constexpr RowIndex kNone = detail::HashIndex::kNone;
+  static constexpr RowIndex kNone = HashIndex::kNone;
   struct Row;
   struct Change {
     Key key;
@@ -256,7 +256,7 @@ class Table {
     Commit result{.epoch = epoch_};
     {
       const std::lock_guard lock(mutex_);
-      detail::staggered(
+      staggered(
           changes.size(), [&](std::size_t i) { index_.prefetch(changes[i].hash); },
           [&](std::size_t i) {
             const RowIndex row = guess_row(changes[i].hash);
@@ -425,7 +425,7 @@ class Table {
   Revision forgotten_ = 0;  // deletions up to here may be unknown to a reader behind it
   RowIndex oldest_ = kNone;
   RowIndex newest_ = kNone;
-  detail::HashIndex index_;
+  HashIndex index_;
   std::vector<detail::Follower*> followers_;
   std::vector<Source> sources_;
 };

@@ -38,6 +38,8 @@ class Ledger {
   // got a new state at `revision`, the newest of the table.
   void changed(RowIndex row, Revision revision, TimePoint now);
   void prefetch(RowIndex row) const { __builtin_prefetch(&entries_[row], 1); }
+  // What realising `row` changes besides.
+  void prefetch_neighbours(RowIndex row) const;
   // Somebody waits for `row`: attempt it before other new work.
   void mark_urgent(RowIndex row);
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace mapgate::reconciler::detail {
+namespace mapgate::reconciler {
 
 // Finds numbers by the hash of a key that is stored elsewhere. Open addressing with linear probing:
 // a lookup touches one line of cache as a rule, and that line can be fetched ahead, which is why
@@ -28,6 +28,10 @@ class HashIndex {
     return kNone;
   }
 
+  // Makes room for `count` numbers at once.
+  void reserve(std::size_t count) {
+    while (count > slots_.size() / 4 * 3) grow();
+  }
   // `number` is not stored yet, and not kNone.
   void insert(std::uint32_t hash, Number number) {
     if (size_ >= slots_.size() / 4 * 3) grow();
@@ -82,4 +86,4 @@ class HashIndex {
   std::size_t size_ = 0;
 };
 
-}  // namespace mapgate::reconciler::detail
+}  // namespace mapgate::reconciler
