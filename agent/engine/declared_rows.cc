@@ -2,7 +2,6 @@
 #include "agent/engine/declared_rows.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <deque>
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include <mapgate/maps/lpm.h>
 #include <mapgate/maps/map_error.h>
 #include <mapgate/maps/row.h>
+#include <mapgate/reconciler/staggered.h>
 
 #include "agent/engine/line_reader.h"
 #include "agent/policy/json_line.h"
@@ -31,6 +31,7 @@ using policy::MapSpec;
 using policy::Place;
 using policy::SpecError;
 using policy::SpecErrors;
+using reconciler::HashIndex;
 
 constexpr std::size_t kMaxRows = std::size_t{1} << 26;
 constexpr std::size_t kLinesBetweenStops = 1024;
@@ -38,6 +39,10 @@ constexpr std::size_t kLinesBetweenStops = 1024;
 std::string_view layout_path(std::string_view path) {
   const std::size_t dot = path.find('.');
   return dot == std::string_view::npos ? std::string_view() : path.substr(dot + 1);
+}
+
+std::uint32_t hash_of(std::span<const std::byte> key) {
+  return static_cast<std::uint32_t>(maps::RowKeyHash{}(maps::RowKey(0, key)));
 }
 
 using KeyAndValue = std::pair<const DocumentNode*, const DocumentNode*>;
@@ -418,30 +423,33 @@ void DeclaredRows::append(DeclaredRows rows) {
   }
 }
 
-std::size_t DeclaredRows::slot_of(std::span<const std::byte> key) const {
-  const std::size_t mask = slots_.size() - 1;
-  std::size_t slot = maps::RowKeyHash{}(maps::RowKey(0, key)) & mask;
-  while (slots_[slot] != 0 && !std::ranges::equal(this->key(slots_[slot] - 1), key))
-    slot = (slot + 1) & mask;
-  return slot;
+HashIndex::Number DeclaredRows::find(std::span<const std::byte> key, std::uint32_t hash) const {
+  return index_.find(
+      hash, [&](HashIndex::Number row) { return std::ranges::equal(this->key(row), key); });
 }
 
 std::vector<std::pair<std::size_t, std::size_t>> DeclaredRows::index(std::size_t max) {
-  slots_.assign(std::bit_ceil(2 * size() + 1), 0);
+  index_.reserve(size());
+  std::vector<std::uint32_t> hashes(size());
   std::vector<std::pair<std::size_t, std::size_t>> repeated;
-  for (std::size_t row = 0; row < size() && repeated.size() < max; ++row) {
-    std::uint32_t& slot = slots_[slot_of(key(row))];
-    if (slot != 0) {
-      repeated.emplace_back(row, slot - 1);
-    } else {
-      slot = static_cast<std::uint32_t>(row + 1);
-    }
-  }
+  reconciler::staggered(
+      size(),
+      [&](std::size_t row) {
+        hashes[row] = hash_of(key(row));
+        index_.prefetch(hashes[row]);
+      },
+      [&](std::size_t row) {
+        const HashIndex::Number first = find(key(row), hashes[row]);
+        if (first == HashIndex::kNone)
+          index_.insert(hashes[row], static_cast<HashIndex::Number>(row));
+        else if (repeated.size() < max)
+          repeated.emplace_back(row, first);
+      });
   return repeated;
 }
 
 bool DeclaredRows::contains(std::span<const std::byte> key) const {
-  return slots_[slot_of(key)] != 0;
+  return find(key, hash_of(key)) != HashIndex::kNone;
 }
 
 std::expected<void, std::vector<SpecError>> choose_layouts(const std::string& file,

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <mapgate/maps/map.h>
+#include <mapgate/reconciler/hash_index.h>
 
 #include "agent/policy/map_spec.h"
 #include "agent/policy/spec.h"
@@ -64,14 +65,15 @@ class DeclaredRows {
   [[nodiscard]] std::size_t end_of(std::size_t row) const {
     return row_size_ != 0 ? (row + 1) * row_size_ : ends_[row];
   }
-  // Of the row with this key, or of where it would be.
-  [[nodiscard]] std::size_t slot_of(std::span<const std::byte> key) const;
+  // None if there is no such row.
+  [[nodiscard]] reconciler::HashIndex::Number find(std::span<const std::byte> key,
+                                                   std::uint32_t hash) const;
 
   std::uint32_t key_size_;
   std::size_t row_size_;  // 0: see ends_
   std::vector<std::byte> bytes_;
-  std::vector<std::size_t> ends_;     // of rows of different sizes
-  std::vector<std::uint32_t> slots_;  // by hash: a row's number plus 1, or 0
+  std::vector<std::size_t> ends_;  // of rows of different sizes
+  reconciler::HashIndex index_;    // of rows
 };
 
 // How the inner maps of a map of maps are made, and what they hold.
