@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 
+#include <malloc.h>
+
 #include <CLI/CLI.hpp>
 
 #include "agent/daemon.h"
@@ -124,6 +126,9 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
   }
+  // What a million rows are read into goes back when it is freed: by default the allocator keeps
+  // larger and larger blocks, in each thread's arena.
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
   try {
     return run(line);
   } catch (const std::exception& error) {
