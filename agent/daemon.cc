@@ -43,6 +43,7 @@
 #include "agent/engine/kernel_connections.h"
 #include "agent/engine/policy_engine.h"
 #include "agent/engine/spec_controller.h"
+#include "agent/engine/workload_networks.h"
 #include "agent/state/store.h"
 #include "agent/unique_fd.h"
 
@@ -260,6 +261,7 @@ class Daemon::Parts {
   std::optional<engine::DatapathFlows> flows_;
   dns::SystemRandom random_;
   std::unique_ptr<dns::Proxy> proxy_;
+  std::optional<engine::WorkloadNetworks> networks_;
   std::optional<engine::DenialLog> denials_;
   std::optional<control::Api> api_;
   std::unique_ptr<control::HttpServer> server_;
@@ -360,17 +362,28 @@ void Daemon::Parts::open_declared_maps(const reconciler::Options& reconciler) {
 }
 
 OrError<void> Daemon::Parts::open_proxy(const policy::NodeSettings& node) {
-  const auto ports = datapath_->proxy_ports();
-  if (!ports) return std::unexpected(ports.error().message());
+  UniqueFd socket(sockets::NetworkNamespace().open_socket(AF_INET, SOCK_DGRAM));
+  if (!socket) return std::unexpected("cannot make a socket: " + errno_text(errno));
+  const auto own = datapath::network_cookie(socket.get());
+  if (!own) return std::unexpected(own.error().message());
+  const auto inode = sockets::network_inode(getpid());
+  if (!inode) return std::unexpected("/proc/self/ns/net: " + inode.error().message());
   dns::ProxyOptions options;
-  options.preferred_ports = *ports;
+  options.network = *own;
+  options.preferred_ports = datapath_->proxy_ports(datapath::kUnknownNetwork);
   options.upstream_timeout = node.dns.upstream_timeout;
   auto proxy = dns::Proxy::create(io_, options, *flows_, *engine_, random_);
   if (!proxy) return std::unexpected("DNS proxy: " + proxy.error());
   proxy_ = std::move(*proxy);
-  if (auto set = datapath_->set_proxy_ports(proxy_->ports()); !set) {
-    return std::unexpected(set.error().message());
-  }
+  for (const datapath::NetworkCookie network : {*own, datapath::kUnknownNetwork})
+    if (auto set = datapath_->set_proxy_ports(network, proxy_->ports()); !set)
+      return std::unexpected(set.error().message());
+  networks_.emplace(engine::WorkloadNetworks::Environment{.io = io_,
+                                                          .datapath = *datapath_,
+                                                          .proxy = *proxy_,
+                                                          .log = log_,
+                                                          .own_inode = *inode,
+                                                          .own = *own});
   return {};
 }
 
@@ -388,6 +401,7 @@ OrError<void> Daemon::Parts::open_control() {
         return counters ? std::optional(*counters) : std::nullopt;
       },
       .datapath = [this] { return keeper_->health(); },
+      .networks = [this] { return networks_->status(); },
       .foreign_sockets_missing = datapath_->capabilities().foreign_sockets_missing,
       .version = MAPGATE_VERSION});
   auto server = control::HttpServer::listen(

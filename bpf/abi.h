@@ -11,6 +11,8 @@
 #define MG_MAX_WORKLOADS 4096 /* ids 1..4095; 0 means "none": attached, but not configured */
 #define MG_MAX_PORT_SETS 64   /* per workload: one bit of mg_port_sets each */
 #define MG_DNS_SLOTS 8        /* resolvers that one socket can talk to at a time */
+#define MG_MAX_NETWORKS 256   /* network namespaces in which the proxy listens */
+#define MG_MAX_QUERY 512      /* bytes of a query that mg_unserved holds */
 
 /* How long after the last packet of a UDP peer the workload may still answer it. */
 #define MG_UDP_PEER_TIMEOUT_NS (120ULL * 1000 * 1000 * 1000)
@@ -67,13 +69,24 @@ struct mg_port_sets {
   __u64 port_sets;
 };
 
-/* mg_settings: array of one. The ports that port 53 is steered to, on 127.0.0.1 and ::1, in network
- * byte order. 0: nobody listens. */
-struct mg_settings {
+/* The network namespace of what no namespace is known of. The cookies of real ones begin at 1. */
+#define MG_NETWORK_UNKNOWN 0
+
+/* mg_proxies: hash, the cookie of a network namespace to the ports that port 53 is steered to
+ * there, on 127.0.0.1 and ::1, in network byte order. 0: nobody listens. MG_NETWORK_UNKNOWN has the
+ * ports that the proxy tries first in a namespace that it does not know so far. */
+struct mg_proxy {
   __be16 udp4[MG_DNS_SLOTS];
   __be16 udp6[MG_DNS_SLOTS];
   __be16 tcp4;
   __be16 tcp6;
+};
+
+/* mg_proxy_ports: hash. Every port of mg_proxies, in whichever namespace. */
+struct mg_proxy_port {
+  __be16 port;
+  __u8 protocol;
+  __u8 is_ipv4;
 };
 
 enum mg_socket_flags {
@@ -94,15 +107,20 @@ struct mg_socket {
   __u32 flags;
   __u32 next_slot; /* the next one to be taken, round robin */
   __u32 reserved;
+  /* The cookie of its network namespace, which packet programs cannot ask for before Linux 6.16.
+   * MG_NETWORK_UNKNOWN until a call has told. */
+  __u64 network;
   struct mg_dns_slot slots[MG_DNS_SLOTS];
 };
 
 /* mg_dns_flows: LRU hash, written when a steered packet (UDP) or SYN (TCP) leaves for the proxy. */
 struct mg_dns_flow_key {
+  __u64 network;
   __u8 source[16];
   __be16 port;
   __u8 protocol;
   __u8 slot;
+  __u32 reserved;
 };
 
 struct mg_dns_flow {
@@ -112,6 +130,22 @@ struct mg_dns_flow {
   __u32 workload;
   __u64 cookie;
   __u64 last_sent; /* CLOCK_MONOTONIC, ns */
+};
+
+/* mg_unserved: ring buffer. DNS in a network namespace that mg_proxies does not have. One event
+ * says which thread made a call there, so that the daemon can find the namespace. Another holds a
+ * query that was dropped for want of a listener (see MG_MAX_QUERY), so that the client need not ask
+ * again. */
+struct mg_unserved {
+  __u64 network;
+  __u32 thread; /* 0: not told */
+  __u32 workload;
+  __u8 source[16];
+  __be16 port;
+  __u8 slot;
+  __u8 reserved;
+  __u32 length; /* of the query; 0: the call */
+  __u8 query[MG_MAX_QUERY];
 };
 
 /* mg_udp_peers: LRU hash, written when a UDP packet comes in: its answer may leave, from the socket
@@ -183,6 +217,7 @@ struct mg_counters {
   __u64 audited;        /* what enforce mode would have denied */
   __u64 steered;        /* DNS connects and sends */
   __u64 events_dropped; /* denials without an event: rate limit or full ring */
+  __u64 unserved;       /* DNS packets dropped since the proxy did not listen in the network yet */
 };
 
 /* mg_event_limits: per-CPU array, the index is the workload's id. */

@@ -72,10 +72,13 @@ static __always_inline void steer_call(struct bpf_sock_addr* ctx, int ipv6, stru
 static __always_inline int judge_call(struct bpf_sock_addr* ctx, struct destination* to, int hook,
                                       int packets_judged, const struct mg_workload* workload) {
   if (is_loopback(to->key.address)) {
-    int slot = proxy_slot(to->key.address, to->port, to->protocol);
+    __u64 network = bpf_get_netns_cookie(ctx);
+    int slot = proxy_slot(network, to->key.address, to->port, to->protocol);
     struct mg_dns_slot steered = {};
     /* A program of a nested cgroup has steered it already. */
     if (slot >= 0) return find_steered(ctx->sk, slot, &steered) ? 0 : MG_REASON_PROXY_PORT;
+    if (is_proxy_port_somewhere(to->key.address, to->port, to->protocol))
+      note_network(ctx->sk, network); /* so that its packets are not taken for ones to the proxy */
     if (workload->flags & MG_WORKLOAD_ALLOW_LOOPBACK) return 0;
   }
   int only_address = hook == MG_HOOK_CONNECT && to->protocol != IPPROTO_TCP && packets_judged;
@@ -101,7 +104,7 @@ static __always_inline int handle_call(struct bpf_sock_addr* ctx, int ipv6, int 
   struct mg_workload* workload = configured_workload(to.key.workload);
   if (workload && is_dns(&to)) {
     if (is_own_socket(sk)) return PASS;
-    __be16 port = steers ? steer(sk, &to) : 0;
+    __be16 port = steers ? steer(sk, bpf_get_netns_cookie(ctx), &to) : 0;
     if (port) {
       steer_call(ctx, ipv6, &to, port);
       return PASS;

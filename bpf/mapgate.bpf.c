@@ -2,6 +2,7 @@
 /* The programs that a workload's cgroup gets. connect() and sendmsg() fail with EPERM at once; the
  * egress program is the backstop for everything that gets past them. */
 #include <linux/bpf.h>
+#include <linux/udp.h>
 
 #include <bpf/bpf_helpers.h>
 
@@ -64,7 +65,7 @@ static __always_inline int unsteer(struct bpf_sock_addr* ctx, int ipv6) {
   __u8 address[16] __attribute__((aligned(4)));
   read_user_address(ctx, ipv6, address);
   if (!ctx->sk || !is_loopback(address)) return PASS;
-  int slot = proxy_slot(address, ctx->user_port, ctx->protocol);
+  int slot = proxy_slot(bpf_get_netns_cookie(ctx), address, ctx->user_port, ctx->protocol);
   struct mg_dns_slot steered = {};
   if (find_steered(ctx->sk, slot, &steered))
     write_user_address(ctx, ipv6, steered.resolver, steered.port);
@@ -93,6 +94,15 @@ int mg_getpeername6(struct bpf_sock_addr* ctx) {
 
 /* --- packets --- */
 
+/* What cgroup_skb/egress returns for NET_XMIT_DROP, which no sender takes for an error. */
+#define DROP_SILENTLY 2
+#define UNSERVED (-1) /* no reason to deny: drop silently */
+
+static __always_inline __u64 network_of(struct bpf_sock* sk) {
+  struct mg_socket* socket = sk ? find_socket(sk) : 0;
+  return socket ? socket->network : MG_NETWORK_UNKNOWN;
+}
+
 /* Was this packet's connection judged before? True for TCP sockets past SYN_SENT, and for what TCP
  * answers with (SYN-ACKs, packets of TIME_WAIT). Raw sockets of protocol TCP have another type, and
  * are judged. */
@@ -103,13 +113,50 @@ static __always_inline int is_judged_tcp(struct bpf_sock* sk, struct bpf_sock* f
   return sk->state == BPF_TCP_NEW_SYN_RECV || sk->state == BPF_TCP_TIME_WAIT;
 }
 
-/* 0 to pass, else the reason to deny. */
+/* Hands a query that nobody listens for to the daemon. */
+static __always_inline void report_query(struct __sk_buff* skb, __u64 network,
+                                         const struct packet* packet, int slot) {
+  __u32 header = sizeof(struct udphdr) +
+                 (is_ipv4(packet->source) ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+  __u32 last = skb->len - header - 1;
+  if (packet->to.protocol != IPPROTO_UDP || skb->len <= header || last >= MG_MAX_QUERY) return;
+  struct mg_unserved* event = bpf_ringbuf_reserve(&mg_unserved, sizeof(*event), 0);
+  if (!event) return;
+  event->network = network;
+  event->thread = 0;
+  event->workload = packet->to.key.workload;
+  copy_address(event->source, packet->source);
+  event->port = packet->source_port;
+  event->slot = slot;
+  asm volatile("" : "+r"(last)); /* or the compiler drops what the verifier needs */
+  last &= MG_MAX_QUERY - 1;
+  event->length = last + 1;
+  if (bpf_skb_load_bytes(skb, header, event->query, last + 1))
+    bpf_ringbuf_discard(event, 0);
+  else
+    bpf_ringbuf_submit(event, 0);
+}
+
+/* Nobody listens in this network namespace yet. The packet is lost as on a bad line
+ * (NET_XMIT_DROP), because an error would make the client give up: TCP sends it again, and of UDP
+ * the daemon has it. A socket with IP_RECVERR hears ENOBUFS all the same. */
+static __always_inline int drop_unserved(struct __sk_buff* skb, __u64 network,
+                                         const struct packet* packet, int slot) {
+  struct mg_counters* counters = bpf_map_lookup_elem(&mg_counters, &packet->to.key.workload);
+  if (counters) counters->unserved++;
+  report_query(skb, network, packet, slot);
+  return UNSERVED;
+}
+
+/* 0 to pass, else the reason to deny, or UNSERVED. */
 static __always_inline int judge_steered_packet(struct __sk_buff* skb, struct bpf_sock* sk,
-                                                const struct packet* packet, int slot) {
+                                                __u64 network, const struct packet* packet,
+                                                int slot) {
   struct mg_dns_slot steered = {};
-  if (!sk || !find_steered(sk, slot, &steered)) return MG_REASON_PROXY_PORT;
-  record_flow(skb, packet->source, packet->source_port, packet->to.protocol, slot, &steered);
-  return 0;
+  if (!find_steered(sk, slot, &steered)) return MG_REASON_PROXY_PORT;
+  record_flow(skb, network, packet->source, packet->source_port, packet->to.protocol, slot,
+              &steered);
+  return find_proxy(network) ? 0 : drop_unserved(skb, network, packet, slot);
 }
 
 static __always_inline int judge_packet(struct __sk_buff* skb, struct bpf_sock* sk,
@@ -117,8 +164,13 @@ static __always_inline int judge_packet(struct __sk_buff* skb, struct bpf_sock* 
   const struct destination* to = &packet->to;
   if (is_dns(to)) return MG_REASON_DNS_UNSTEERED;
   if (is_loopback(to->key.address)) {
-    int slot = proxy_slot(to->key.address, to->port, to->protocol);
-    if (slot >= 0) return judge_steered_packet(skb, sk, packet, slot);
+    if (is_proxy_port_somewhere(to->key.address, to->port, to->protocol)) {
+      __u64 network = network_of(sk);
+      /* A socket that made no call with an address: who knows where it is. */
+      if (network == MG_NETWORK_UNKNOWN) return MG_REASON_PROXY_PORT;
+      int slot = proxy_slot(network, to->key.address, to->port, to->protocol);
+      if (slot >= 0) return judge_steered_packet(skb, sk, network, packet, slot);
+    }
     if (workload->flags & MG_WORKLOAD_ALLOW_LOOPBACK) return 0;
   }
   int reason = judge(to);
@@ -146,6 +198,7 @@ int mg_egress(struct __sk_buff* skb) {
   else if (!reason)
     reason = judge_packet(skb, full, &packet, workload);
   if (!reason || (full && is_own_socket(full))) return PASS;
+  if (reason == UNSERVED) return DROP_SILENTLY;
   return deny(&packet.to, 0, MG_HOOK_PACKET, reason);
 }
 
@@ -171,8 +224,12 @@ int mg_ingress(struct __sk_buff* skb) {
   if (!full || full->protocol != IPPROTO_UDP || full->type != SOCK_DGRAM) return PASS;
   if (parse_packet(skb, &packet) || packet.to.protocol != IPPROTO_UDP) return PASS;
   /* The proxy's answers: one entry for each query would only push others out. */
-  if (is_loopback(packet.source) && proxy_slot(packet.source, packet.source_port, IPPROTO_UDP) >= 0)
-    return PASS;
+  if (is_loopback(packet.source)) {
+    __u64 network = network_of(full);
+    if (network != MG_NETWORK_UNKNOWN &&
+        proxy_slot(network, packet.source, packet.source_port, IPPROTO_UDP) >= 0)
+      return PASS;
+  }
   remember_udp_peer(skb, &packet);
   return PASS;
 }

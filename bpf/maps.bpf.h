@@ -40,11 +40,23 @@ struct {
 } mg_ports SEC(".maps");
 
 struct {
-  __uint(type, BPF_MAP_TYPE_ARRAY);
-  __uint(max_entries, 1);
-  __type(key, __u32);
-  __type(value, struct mg_settings);
-} mg_settings SEC(".maps");
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(max_entries, MG_MAX_NETWORKS);
+  __type(key, __u64);
+  __type(value, struct mg_proxy);
+} mg_proxies SEC(".maps");
+
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(max_entries, MG_MAX_NETWORKS*(2 * MG_DNS_SLOTS + 2));
+  __type(key, struct mg_proxy_port);
+  __type(value, __u32);
+} mg_proxy_ports SEC(".maps");
+
+struct {
+  __uint(type, BPF_MAP_TYPE_RINGBUF);
+  __uint(max_entries, 256 * 1024);
+} mg_unserved SEC(".maps");
 
 struct {
   __uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -11,6 +11,7 @@
 #include "agent/dns/proxy.h"
 #include "agent/engine/datapath_health.h"
 #include "agent/engine/declared_maps.h"
+#include "agent/engine/network_status.h"
 #include "agent/engine/policy_engine.h"
 #include "agent/engine/spec_controller.h"
 #include "bpf/abi.h"
@@ -27,6 +28,7 @@ struct ApiSources {
   std::function<dns::ProxyCounters()> dns;
   std::function<std::optional<mg_counters>(engine::WorkloadId)> counters;
   std::function<engine::DatapathHealth()> datapath;
+  std::function<engine::NetworkStatus()> networks;
   std::string foreign_sockets_missing;  // why sockets handed in from elsewhere are not judged;
                                         // empty: they are
   std::string version;

@@ -96,6 +96,32 @@ Json describe_datapath(const engine::DatapathHealth& health) {
           {"problems", health.problems}};
 }
 
+Json describe_network(const engine::WorkloadNetwork& network) {
+  Json ports = {{"udp4", network.ports.udp4},
+                {"udp6", network.ports.udp6},
+                {"tcp4", network.ports.tcp4},
+                {"tcp6", network.ports.tcp6}};
+  return {{"cookie", network.cookie},
+          {"inode", network.inode},
+          {"ports", std::move(ports)},
+          {"error", or_null(network.error)}};
+}
+
+// Those that this workload has processes in.
+Json describe_networks(const engine::NetworkStatus& status, engine::WorkloadId workload) {
+  Json result = Json::array();
+  for (const engine::WorkloadNetwork& network : status.networks)
+    if (network.workloads.contains(workload)) result.push_back(describe_network(network));
+  return result;
+}
+
+Json describe_networks(const engine::NetworkStatus& status) {
+  return {{"present", status.networks.size()}, {"opened", status.opened},
+          {"closed", status.closed},           {"refused", status.refused},
+          {"failed", status.failed},           {"not_found", status.not_found},
+          {"queries_before", status.queries}};
+}
+
 Json describe_fault(const policy::SpecError& fault) {
   return {{"file", fault.file},
           {"line", fault.line},
@@ -107,6 +133,7 @@ Json describe_fault(const policy::SpecError& fault) {
 Json describe_workloads(const ApiSources& sources) {
   Json result = Json::array();
   const engine::PolicyEngine& engine = sources.engine;
+  const engine::NetworkStatus networks = sources.networks();
   for (const auto& [id, workload] : engine.policy().workloads()) {
     const engine::WorkloadBindings::Binding* binding = engine.bindings().find(workload.cgroup);
     const bool attached = binding != nullptr && binding->cgroup.has_value();
@@ -129,6 +156,8 @@ Json describe_workloads(const ApiSources& sources) {
     entry["audited"] = counters.audited;
     entry["steered"] = counters.steered;
     entry["events_dropped"] = counters.events_dropped;
+    entry["unserved"] = counters.unserved;
+    entry["networks"] = describe_networks(networks, id);
     result.push_back(std::move(entry));
   }
   return result;
@@ -183,6 +212,7 @@ Json describe_status(const ApiSources& sources, std::size_t waiters) {
           {"declared_maps", describe_declared(sources.declared)},
           {"workloads", describe_workloads(sources)},
           {"dns", describe_dns(sources.dns())},
+          {"networks", describe_networks(sources.networks())},
           {"names", describe_names(engine.names())},
           {"reconciler", describe_reconciler(engine.operations(), progress.resync)},
           {"spec", describe_spec(sources)},

@@ -4,11 +4,14 @@
 #include <arpa/inet.h>
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
+#include <netinet/in.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <iterator>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -39,6 +42,15 @@ int handle_denial(void* context, void* data, std::size_t size) {
   const auto* callback = *static_cast<const DenialCallback* const*>(context);
   if (callback != nullptr && size >= sizeof(mg_denial))
     (*callback)(*static_cast<const mg_denial*>(data));
+  return 0;
+}
+
+using UnservedCallback = std::function<void(const mg_unserved&)>;
+
+int handle_unserved(void* context, void* data, std::size_t size) {
+  const auto* callback = *static_cast<const UnservedCallback* const*>(context);
+  if (callback != nullptr && size >= sizeof(mg_unserved))
+    (*callback)(*static_cast<const mg_unserved*>(data));
   return 0;
 }
 
@@ -75,14 +87,32 @@ Result<void> lock_maps(const FoundMaps& found, const fs::path& bpffs,
   return {};
 }
 
-template <typename T, std::size_t N>
-void swap_ports(const T (&from)[N], std::array<std::uint16_t, N>& to) {
-  std::ranges::transform(from, to.begin(), ntohs);
+mg_proxy to_kernel(const ProxyPorts& ports) {
+  mg_proxy proxy{};
+  std::ranges::transform(ports.udp4, proxy.udp4, htons);
+  std::ranges::transform(ports.udp6, proxy.udp6, htons);
+  proxy.tcp4 = htons(ports.tcp4);
+  proxy.tcp6 = htons(ports.tcp6);
+  return proxy;
 }
 
-template <typename T, std::size_t N>
-void swap_ports(const std::array<std::uint16_t, N>& from, T (&to)[N]) {
-  std::ranges::transform(from, to, htons);
+ProxyPorts from_kernel(const mg_proxy& proxy) {
+  ProxyPorts ports;
+  std::ranges::transform(proxy.udp4, ports.udp4.begin(), ntohs);
+  std::ranges::transform(proxy.udp6, ports.udp6.begin(), ntohs);
+  ports.tcp4 = ntohs(proxy.tcp4);
+  ports.tcp6 = ntohs(proxy.tcp6);
+  return ports;
+}
+
+static_assert(sizeof(mg_proxy_port) == sizeof(std::uint32_t));
+
+std::vector<mg_proxy_port> ports_of(const mg_proxy& proxy) {
+  std::vector<mg_proxy_port> result{{proxy.tcp4, IPPROTO_TCP, 1}, {proxy.tcp6, IPPROTO_TCP, 0}};
+  for (const auto port : proxy.udp4) result.push_back({port, IPPROTO_UDP, 1});
+  for (const auto port : proxy.udp6) result.push_back({port, IPPROTO_UDP, 0});
+  std::erase_if(result, [](const mg_proxy_port& port) { return port.port == 0; });
+  return result;
 }
 
 }  // namespace
@@ -111,22 +141,28 @@ class Datapath::Impl {
   Result<void> detach(std::uint64_t cgroup);
   std::vector<std::uint64_t> drop_dead_attachments();
   std::vector<Attachment> attachments() const;
-  Result<void> set_proxy_ports(const ProxyPorts& ports);
-  Result<ProxyPorts> proxy_ports() const;
+  Result<void> set_proxy_ports(NetworkCookie network, const ProxyPorts& ports);
+  Result<void> remove_proxy_ports(NetworkCookie network);
+  ProxyPorts proxy_ports(NetworkCookie network) const;
+  std::vector<NetworkCookie> proxied_networks() const;
   std::optional<DnsFlow> lookup_flow(const mg_dns_flow_key& key) const;
   DestinationPortSets port_sets(std::uint32_t workload, const Address& address,
                                 std::uint8_t protocol, std::uint16_t port) const;
   Result<void> mark_own_socket(int socket);
   std::size_t consume_denials(const DenialCallback& callback);
+  std::size_t consume_unserved(const UnservedCallback& callback);
   Result<Counters> counters(std::uint32_t workload) const;
 
   const Options& options() const { return options_; }
   const ProgramSet& programs() const { return set_; }
   bool awaits_contents() const { return !unfilled_.empty(); }
   int denials_fd() const { return ring_buffer__epoll_fd(denials_.get()); }
+  int unserved_fd() const { return ring_buffer__epoll_fd(unserved_.get()); }
   const Capabilities& capabilities() const { return capabilities_; }
 
  private:
+  Result<void> load_proxies();
+  void drop_unused_ports();
   void drop_old_locks();
   Result<void> switch_guard();
   Result<void> move_links(bpf_object* programs, bpf_object* guard);
@@ -150,6 +186,9 @@ class Datapath::Impl {
   std::uint64_t last_inspected_ = 0;
   const DenialCallback* denial_callback_ = nullptr;  // while consume_denials() runs
   std::unique_ptr<ring_buffer, RingBufferDeleter> denials_;
+  const UnservedCallback* unserved_callback_ = nullptr;  // while consume_unserved() runs
+  std::unique_ptr<ring_buffer, RingBufferDeleter> unserved_;
+  std::map<NetworkCookie, ProxyPorts> proxies_;  // what mg_proxies holds
   Capabilities capabilities_;
 };
 
@@ -157,6 +196,10 @@ Result<void> Datapath::Impl::start() {
   denials_.reset(ring_buffer__new(bpf_map__fd(kernel_maps().mg_denials), handle_denial,
                                   &denial_callback_, nullptr));
   if (!denials_) return std::unexpected(system_error("open the denials ring buffer", errno));
+  unserved_.reset(ring_buffer__new(bpf_map__fd(kernel_maps().mg_unserved), handle_unserved,
+                                   &unserved_callback_, nullptr));
+  if (!unserved_) return std::unexpected(system_error("open a ring buffer", errno));
+  if (auto loaded = load_proxies(); !loaded) return loaded;
   Result<std::uint64_t> root = cgroup_id(cgroup_root_);
   if (!root) return std::unexpected(root.error());
   root_ = *root;
@@ -342,29 +385,64 @@ std::vector<Attachment> Datapath::Impl::attachments() const {
   return result;
 }
 
-Result<void> Datapath::Impl::set_proxy_ports(const ProxyPorts& ports) {
-  const std::uint32_t zero = 0;
-  mg_settings settings{};
-  swap_ports(ports.udp4, settings.udp4);
-  swap_ports(ports.udp6, settings.udp6);
-  settings.tcp4 = htons(ports.tcp4);
-  settings.tcp6 = htons(ports.tcp6);
-  if (bpf_map_update_elem(bpf_map__fd(kernel_maps().mg_settings), &zero, &settings, BPF_ANY) != 0)
+Result<void> Datapath::Impl::load_proxies() {
+  const int map = bpf_map__fd(kernel_maps().mg_proxies);
+  NetworkCookie network = 0;
+  for (const NetworkCookie* previous = nullptr; bpf_map_get_next_key(map, previous, &network) == 0;
+       previous = &network) {
+    mg_proxy proxy{};
+    if (bpf_map_lookup_elem(map, &network, &proxy) == 0) proxies_[network] = from_kernel(proxy);
+  }
+  return errno == ENOENT ? Result<void>()
+                         : std::unexpected(system_error("read the proxy's ports", errno));
+}
+
+// Ports are known as such before a namespace has them in use, and after.
+Result<void> Datapath::Impl::set_proxy_ports(NetworkCookie network, const ProxyPorts& ports) {
+  const mg_proxy proxy = to_kernel(ports);
+  const std::uint32_t used = 1;
+  for (const mg_proxy_port& port : ports_of(proxy))
+    if (bpf_map_update_elem(bpf_map__fd(kernel_maps().mg_proxy_ports), &port, &used, BPF_ANY) != 0)
+      return std::unexpected(system_error("set the proxy's ports", errno));
+  if (bpf_map_update_elem(bpf_map__fd(kernel_maps().mg_proxies), &network, &proxy, BPF_ANY) != 0)
     return std::unexpected(system_error("set the proxy's ports", errno));
+  proxies_[network] = ports;
+  drop_unused_ports();
   return {};
 }
 
-Result<ProxyPorts> Datapath::Impl::proxy_ports() const {
-  const std::uint32_t zero = 0;
-  mg_settings settings{};
-  if (bpf_map_lookup_elem(bpf_map__fd(kernel_maps().mg_settings), &zero, &settings) != 0)
-    return std::unexpected(system_error("read the proxy's ports", errno));
-  ProxyPorts ports;
-  swap_ports(settings.udp4, ports.udp4);
-  swap_ports(settings.udp6, ports.udp6);
-  ports.tcp4 = ntohs(settings.tcp4);
-  ports.tcp6 = ntohs(settings.tcp6);
-  return ports;
+Result<void> Datapath::Impl::remove_proxy_ports(NetworkCookie network) {
+  if (bpf_map_delete_elem(bpf_map__fd(kernel_maps().mg_proxies), &network) != 0 && errno != ENOENT)
+    return std::unexpected(system_error("remove the proxy's ports", errno));
+  proxies_.erase(network);
+  drop_unused_ports();
+  return {};
+}
+
+void Datapath::Impl::drop_unused_ports() {
+  std::set<std::uint32_t> used;
+  for (const auto& [network, ports] : proxies_)
+    for (const mg_proxy_port& port : ports_of(to_kernel(ports)))
+      used.insert(std::bit_cast<std::uint32_t>(port));
+  const int map = bpf_map__fd(kernel_maps().mg_proxy_ports);
+  std::vector<std::uint32_t> unused;
+  std::uint32_t port = 0;
+  for (const std::uint32_t* previous = nullptr; bpf_map_get_next_key(map, previous, &port) == 0;
+       previous = &port)
+    if (!used.contains(port)) unused.push_back(port);
+  // One that stays is taken for a port of the proxy's in doubt only.
+  for (const std::uint32_t key : unused) (void)bpf_map_delete_elem(map, &key);
+}
+
+ProxyPorts Datapath::Impl::proxy_ports(NetworkCookie network) const {
+  const auto found = proxies_.find(network);
+  return found == proxies_.end() ? ProxyPorts{} : found->second;
+}
+
+std::vector<NetworkCookie> Datapath::Impl::proxied_networks() const {
+  std::vector<NetworkCookie> result;
+  for (const auto& [network, ports] : proxies_) result.push_back(network);
+  return result;
 }
 
 std::optional<DnsFlow> Datapath::Impl::lookup_flow(const mg_dns_flow_key& key) const {
@@ -414,6 +492,13 @@ Result<void> Datapath::Impl::mark_own_socket(int socket) {
   return {};
 }
 
+std::size_t Datapath::Impl::consume_unserved(const UnservedCallback& callback) {
+  unserved_callback_ = &callback;
+  const int consumed = ring_buffer__consume(unserved_.get());
+  unserved_callback_ = nullptr;
+  return consumed > 0 ? static_cast<std::size_t>(consumed) : 0;
+}
+
 std::size_t Datapath::Impl::consume_denials(const DenialCallback& callback) {
   denial_callback_ = &callback;
   const int consumed = ring_buffer__consume(denials_.get());
@@ -436,6 +521,7 @@ Result<Counters> Datapath::Impl::counters(std::uint32_t workload) const {
     sum.audited += cpu.audited;
     sum.steered += cpu.steered;
     sum.events_dropped += cpu.events_dropped;
+    sum.unserved += cpu.unserved;
   }
   return sum;
 }
@@ -547,16 +633,30 @@ std::uint32_t Datapath::program_id(std::string_view name) const {
   return bpf_obj_get_info_by_fd(program_fd(name), &info, &size) == 0 ? info.id : 0;
 }
 
-Result<void> Datapath::set_proxy_ports(const ProxyPorts& ports) {
-  return impl_->set_proxy_ports(ports);
+Result<void> Datapath::set_proxy_ports(NetworkCookie network, const ProxyPorts& ports) {
+  return impl_->set_proxy_ports(network, ports);
 }
-Result<ProxyPorts> Datapath::proxy_ports() const {
-  return impl_->proxy_ports();
+ProxyPorts Datapath::proxy_ports(NetworkCookie network) const {
+  return impl_->proxy_ports(network);
+}
+std::vector<NetworkCookie> Datapath::proxied_networks() const {
+  return impl_->proxied_networks();
+}
+Result<void> Datapath::remove_proxy_ports(NetworkCookie network) {
+  return impl_->remove_proxy_ports(network);
+}
+int Datapath::unserved_fd() const {
+  return impl_->unserved_fd();
+}
+std::size_t Datapath::consume_unserved(const UnservedCallback& callback) {
+  return impl_->consume_unserved(callback);
 }
 
-std::optional<DnsFlow> Datapath::lookup_flow(std::uint8_t protocol, std::uint32_t slot,
-                                             const Address& source, std::uint16_t port) const {
+std::optional<DnsFlow> Datapath::lookup_flow(NetworkCookie network, std::uint8_t protocol,
+                                             std::uint32_t slot, const Address& source,
+                                             std::uint16_t port) const {
   mg_dns_flow_key key{};
+  key.network = network;
   std::ranges::copy(source, key.source);
   key.port = htons(port);
   key.protocol = protocol;

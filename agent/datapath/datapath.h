@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "agent/datapath/error.h"
+#include "agent/datapath/network_cookie.h"
 #include "agent/datapath/proxy_ports.h"
 #include "bpf/abi.h"
 
@@ -155,17 +156,32 @@ class Datapath {
   // Owned by the datapath; -1 if there is no program of this name. For BPF_PROG_TEST_RUN.
   [[nodiscard]] int program_fd(std::string_view name) const;
 
-  // Where port 53 is steered to. A port of 0 switches steering of that kind off: port 53 is then
-  // denied (audit: passes).
-  [[nodiscard]] Result<void> set_proxy_ports(const ProxyPorts& ports);
+  // Where port 53 is steered to in the network namespace of this cookie. A port of 0 switches
+  // steering of that kind off: port 53 is then denied (audit: passes). For kUnknownNetwork: where
+  // the proxy will listen, if it can, in a namespace that none are set for; until they are set,
+  // what is steered there is lost, and reported (consume_unserved). E2BIG: MG_MAX_NETWORKS are set.
+  [[nodiscard]] Result<void> set_proxy_ports(NetworkCookie network, const ProxyPorts& ports);
 
-  // As last set, by this process or an earlier one; all 0 at first.
-  [[nodiscard]] Result<ProxyPorts> proxy_ports() const;
+  // As last set, by this process or an earlier one; all 0 if none are.
+  [[nodiscard]] ProxyPorts proxy_ports(NetworkCookie network) const;
 
-  // The flow that a client at `source`:`port` (host byte order) has with the proxy's `slot` (TCP:
-  // 0). protocol is IPPROTO_UDP or IPPROTO_TCP.
-  [[nodiscard]] std::optional<DnsFlow> lookup_flow(std::uint8_t protocol, std::uint32_t slot,
-                                                   const Address& source, std::uint16_t port) const;
+  // The namespaces that ports are set for, kUnknownNetwork maybe among them.
+  [[nodiscard]] std::vector<NetworkCookie> proxied_networks() const;
+
+  // Nobody listens there any more. No error if none are set.
+  [[nodiscard]] Result<void> remove_proxy_ports(NetworkCookie network);
+
+  // Readable when such events wait; owned by the datapath.
+  [[nodiscard]] int unserved_fd() const;
+
+  // Hands every waiting event to `callback`; returns how many there were.
+  std::size_t consume_unserved(const std::function<void(const mg_unserved&)>& callback);
+
+  // The flow that a client at `source`:`port` (host byte order) of a network namespace has with the
+  // proxy's `slot` (TCP: 0). protocol is IPPROTO_UDP or IPPROTO_TCP.
+  [[nodiscard]] std::optional<DnsFlow> lookup_flow(NetworkCookie network, std::uint8_t protocol,
+                                                   std::uint32_t slot, const Address& source,
+                                                   std::uint16_t port) const;
 
   // What the maps in use hold for a destination: the sets of its address (learned, or of a prefix)
   // and those of its port (host byte order; of ICMP the type). It is open if they share a bit.

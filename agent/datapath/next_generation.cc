@@ -18,7 +18,9 @@ namespace {
 constexpr std::array kDesiredState{kWorkloadsMap, kAddressesMap, kPrefixesMap, kPortsMap};
 // Written by the daemon only, so that a copy cannot miss anything. All others are written by the
 // programs as well, or (storage) belong to the links.
-constexpr std::array kDaemonState{std::string_view("mg_settings"), std::string_view("mg_cgroups")};
+constexpr std::array kDaemonState{std::string_view("mg_proxies"),
+                                  std::string_view("mg_proxy_ports"),
+                                  std::string_view("mg_cgroups")};
 
 bool is_desired_state(std::string_view map) {
   return std::ranges::find(kDesiredState, map) != kDesiredState.end();

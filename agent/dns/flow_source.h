@@ -21,11 +21,15 @@ struct Endpoint {
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };
 
+// What FlowSource calls a network namespace.
+using NetworkId = std::uint64_t;
+
 // How a query reached the proxy.
 struct FlowKey {
   Transport transport = Transport::kUdp;
   std::uint32_t slot = 0;  // which of the proxy's UDP ports; TCP: 0
   Endpoint client;
+  NetworkId network = 0;  // the client's: others have clients at the same address and port
 };
 
 // Who asked, and whom.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/dns/proxy.h"
 
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <unistd.h>
 
@@ -83,14 +84,30 @@ std::unexpected<std::string> socket_error(const char* what, const SocketAddress&
                          std::strerror(error));
 }
 
+// The address need not be there yet: in a new container's network, loopback comes up later.
+void allow_missing_address(int fd, int family) {
+  const int on = 1;
+  static_cast<void>(family == AF_INET
+                        ? setsockopt(fd, IPPROTO_IP, IP_FREEBIND, &on, sizeof on)
+                        : setsockopt(fd, IPPROTO_IPV6, IPV6_FREEBIND, &on, sizeof on));
+}
+
+// Where sockets are bound.
+struct Place {
+  sockets::NetworkNamespace network;
+  bool may_lack_loopback = false;
+};
+
 // A bound socket of the loopback address, on `preferred` or else any free port. No descriptor: the
 // machine has no such address family.
-std::expected<int, std::string> bind_loopback(int family, int type, std::uint16_t preferred) {
+std::expected<int, std::string> bind_loopback(const Place& place, int family, int type,
+                                              std::uint16_t preferred) {
   SocketAddress address = SocketAddress::loopback(family, preferred);
-  const int fd = open_socket(family, type);
+  const int fd = place.network.open_socket(family, type);
   if (fd < 0 && errno == EAFNOSUPPORT) return -1;
   if (fd < 0) return socket_error("make a socket", address);
   const int on = 1;
+  if (place.may_lack_loopback) allow_missing_address(fd, family);
   if (family == AF_INET6)
     static_cast<void>(setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on));
   if (type == SOCK_STREAM)
@@ -129,26 +146,61 @@ class Proxy::Implementation {
         quota_(options.max_sessions, options.max_sessions_per_workload),
         tcp_quota_(options.max_tcp_connections, options.max_tcp_connections_per_workload),
         batches_(io),
-        deadlines_(io, options.upstream_timeout),
-        udp_upstream_(io, flows, random, receiver_, batches_, deadlines_, upstream_counters_) {}
+        deadlines_(io, options.upstream_timeout) {}
 
   ~Implementation() {
-    for (const auto& [client, owner] : tcp_clients_) owner->stop();
+    for (const auto& [client, entry] : tcp_clients_) entry.owner->stop();
     sessions_.destroy_all();
   }
   Implementation(const Implementation&) = delete;
   Implementation& operator=(const Implementation&) = delete;
 
   [[nodiscard]] std::expected<void, std::string> open() {
-    const ProxyPorts preferred = options_.preferred_ports;
+    auto ports = open_site(options_.network, {}, options_.preferred_ports);
+    if (!ports) return std::unexpected(ports.error());
+    ports_ = *ports;
+    return {};
+  }
+
+  [[nodiscard]] std::expected<ProxyPorts, std::string> open_site(NetworkId id, Place place,
+                                                                 const ProxyPorts& preferred) {
+    auto site = std::make_shared<Site>(*this, id, std::move(place));
+    ProxyPorts ports;
     for (std::uint32_t slot = 0; slot < MG_DNS_SLOTS; ++slot) {
-      if (auto done = open_udp(AF_INET, slot, preferred.udp4[slot], ports_.udp4[slot]); !done)
-        return done;
-      if (auto done = open_udp(AF_INET6, slot, preferred.udp6[slot], ports_.udp6[slot]); !done)
-        return done;
+      if (auto done = open_udp(*site, AF_INET, slot, preferred.udp4[slot], ports.udp4[slot]); !done)
+        return std::unexpected(done.error());
+      if (auto done = open_udp(*site, AF_INET6, slot, preferred.udp6[slot], ports.udp6[slot]);
+          !done)
+        return std::unexpected(done.error());
     }
-    if (auto done = open_tcp(AF_INET, preferred.tcp4, ports_.tcp4); !done) return done;
-    return open_tcp(AF_INET6, preferred.tcp6, ports_.tcp6);
+    if (auto done = open_tcp(*site, AF_INET, preferred.tcp4, ports.tcp4); !done)
+      return std::unexpected(done.error());
+    if (auto done = open_tcp(*site, AF_INET6, preferred.tcp6, ports.tcp6); !done)
+      return std::unexpected(done.error());
+    sites_.emplace(id, std::move(site));
+    return ports;
+  }
+
+  void close_site(NetworkId id) {
+    const auto found = sites_.find(id);
+    if (found == sites_.end()) return;
+    // Sessions that hold an answer keep it until they end, which takes no longer than a hold.
+    const std::shared_ptr<Site> site = std::move(found->second);
+    sites_.erase(found);
+    site->listeners.clear();
+    std::vector<std::shared_ptr<TcpClient>> clients;
+    for (const auto& [client, entry] : tcp_clients_)
+      if (entry.network == id) clients.push_back(entry.owner);
+    for (const auto& client : clients) client->close();
+    site->udp_upstream.abandon();
+  }
+
+  void take_query(NetworkId id, std::uint32_t slot, const Endpoint& client, MessageView query) {
+    const auto found = sites_.find(id);
+    if (found == sites_.end()) return;
+    const int family = client.address.is_v4() ? AF_INET : AF_INET6;
+    for (const auto& port : found->second->udp_ports)
+      if (port->slot == slot && port->family == family) take(*port, SocketAddress(client), query);
   }
 
   [[nodiscard]] const ProxyPorts& ports() const { return ports_; }
@@ -162,14 +214,21 @@ class Proxy::Implementation {
   }
 
  private:
+  struct Site;
+
   // One UDP port: its socket and what it is about to send.
   struct UdpPort {
-    UdpPort(Implementation& proxy, int fd, std::uint32_t slot_number)
-        : slot(slot_number),
+    UdpPort(Implementation& proxy, Site& site_of, int fd, int address_family,
+            std::uint32_t slot_number)
+        : site(site_of),
+          family(address_family),
+          slot(slot_number),
           descriptor(proxy.io_, fd, [this, &proxy] { proxy.receive(*this); }),
           sender(proxy.batches_, fd) {
       descriptor.want_read();
     }
+    Site& site;
+    const int family;
     const std::uint32_t slot;
     Descriptor descriptor;
     DatagramSender sender;
@@ -178,34 +237,51 @@ class Proxy::Implementation {
   class UdpClient final : public Client {
    public:
     UdpClient(Implementation& proxy, UdpPort& port, const SocketAddress& address)
-        : proxy_(proxy), port_(port), address_(address) {}
+        : proxy_(proxy), site_(port.site.shared_from_this()), port_(port), address_(address) {}
     [[nodiscard]] std::optional<Flow> flow() override {
-      return proxy_.flows_.find({Transport::kUdp, port_.slot, address_.endpoint()});
+      return proxy_.flows_.find({Transport::kUdp, port_.slot, address_.endpoint(), site_->id});
     }
-    [[nodiscard]] Upstream& upstream() override { return proxy_.udp_upstream_; }
+    [[nodiscard]] Upstream& upstream() override { return site_->udp_upstream; }
     void send(Message reply, SendWaiter* waiter) override {
       port_.sender.send(std::move(reply), address_, waiter);
     }
 
    private:
     Implementation& proxy_;
+    const std::shared_ptr<Site> site_;
     UdpPort& port_;
     const SocketAddress address_;
   };
 
   struct Listener {
-    Listener(Implementation& proxy, int fd)
-        : descriptor(proxy.io_, fd, [this, &proxy] { proxy.accept(*this); }),
+    Listener(Implementation& proxy, Site& site_of, int fd)
+        : site(site_of),
+          descriptor(proxy.io_, fd, [this, &proxy] { proxy.accept(*this); }),
           retry(proxy.io_, [this] { descriptor.want_read(); }) {
       descriptor.want_read();
     }
+    Site& site;
     Descriptor descriptor;
     Alarm retry;
   };
 
-  std::expected<void, std::string> open_udp(int family, std::uint32_t slot, std::uint16_t preferred,
-                                            std::uint16_t& port) {
-    const auto fd = bind_loopback(family, SOCK_DGRAM, preferred);
+  // What the proxy has in one network namespace.
+  struct Site : std::enable_shared_from_this<Site> {
+    Site(Implementation& proxy, NetworkId network_id, Place where)
+        : id(network_id),
+          place(std::move(where)),
+          udp_upstream(proxy.io_, place.network, proxy.flows_, proxy.random_, proxy.receiver_,
+                       proxy.batches_, proxy.deadlines_, proxy.upstream_counters_) {}
+    const NetworkId id;
+    const Place place;
+    UdpUpstream udp_upstream;
+    std::vector<std::unique_ptr<UdpPort>> udp_ports;
+    std::vector<std::unique_ptr<Listener>> listeners;
+  };
+
+  std::expected<void, std::string> open_udp(Site& site, int family, std::uint32_t slot,
+                                            std::uint16_t preferred, std::uint16_t& port) {
+    const auto fd = bind_loopback(site.place, family, SOCK_DGRAM, preferred);
     if (!fd) return std::unexpected(fd.error());
     if (*fd < 0) return {};
     // More than rmem_max only with privilege; without it a burst may be cut short.
@@ -213,13 +289,13 @@ class Proxy::Implementation {
       static_cast<void>(
           setsockopt(*fd, SOL_SOCKET, SO_RCVBUF, &kReceiveBuffer, sizeof kReceiveBuffer));
     port = local_port(*fd);
-    udp_ports_.push_back(std::make_unique<UdpPort>(*this, *fd, slot));
+    site.udp_ports.push_back(std::make_unique<UdpPort>(*this, site, *fd, family, slot));
     return {};
   }
 
-  std::expected<void, std::string> open_tcp(int family, std::uint16_t preferred,
+  std::expected<void, std::string> open_tcp(Site& site, int family, std::uint16_t preferred,
                                             std::uint16_t& port) {
-    const auto fd = bind_loopback(family, SOCK_STREAM, preferred);
+    const auto fd = bind_loopback(site.place, family, SOCK_STREAM, preferred);
     if (!fd) return std::unexpected(fd.error());
     if (*fd < 0) return {};
     if (::listen(*fd, kListenBacklog) != 0) {
@@ -228,29 +304,31 @@ class Proxy::Implementation {
       return error;
     }
     port = local_port(*fd);
-    listeners_.push_back(std::make_unique<Listener>(*this, *fd));
+    site.listeners.push_back(std::make_unique<Listener>(*this, site, *fd));
     return {};
   }
 
   void receive(UdpPort& port) {
+    const std::shared_ptr<Site> site = port.site.shared_from_this();
     const SendBatches::Batch batch(batches_);
     for (int turn = 0; turn < kBatchesPerTurn; ++turn) {
       const int count = receiver_.receive(port.descriptor.fd());
       if (count <= 0) break;
-      const TimePoint now = TimePoint::clock::now();
-      for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
-        ++counters_.queries_udp;
-        const MessageView query = receiver_.bytes(i);
-        if (query.size() > options_.max_query_size) {
-          ++counters_.oversized;
-          continue;
-        }
-        sessions_.start(serve(std::make_shared<UdpClient>(*this, port, receiver_.source(i)),
-                              Message(query.begin(), query.end()), now));
-      }
+      for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i)
+        take(port, receiver_.source(i), receiver_.bytes(i));
       if (static_cast<std::size_t>(count) < DatagramReceiver::kBatch) break;
     }
     port.descriptor.want_read();
+  }
+
+  void take(UdpPort& port, const SocketAddress& source, MessageView query) {
+    ++counters_.queries_udp;
+    if (query.size() > options_.max_query_size) {
+      ++counters_.oversized;
+      return;
+    }
+    sessions_.start(serve(std::make_shared<UdpClient>(*this, port, source),
+                          Message(query.begin(), query.end()), TimePoint::clock::now()));
   }
 
   void accept(Listener& listener) {
@@ -260,7 +338,7 @@ class Proxy::Implementation {
       const int fd =
           ::accept4(listener.descriptor.fd(), address.data(), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
       if (fd >= 0) {
-        accept_client(fd, address.endpoint());
+        accept_client(listener.site, fd, address.endpoint());
       } else if (errno == EAGAIN) {
         listener.descriptor.want_read();
         return;
@@ -272,8 +350,8 @@ class Proxy::Implementation {
     }
   }
 
-  void accept_client(int fd, const Endpoint& source) {
-    const std::optional<Flow> flow = flows_.find({Transport::kTcp, 0, source});
+  void accept_client(const Site& site, int fd, const Endpoint& source) {
+    const std::optional<Flow> flow = flows_.find({Transport::kTcp, 0, source, site.id});
     if (!flow || !tcp_quota_.take(flow->workload)) {
       ++counters_.tcp_rejected;
       ::close(fd);
@@ -285,7 +363,8 @@ class Proxy::Implementation {
     auto client = std::make_shared<TcpClient>(
         io_, fd, *flow,
         TcpClientLimits{options_.tcp_idle_timeout, options_.max_query_size, options_.max_pipelined},
-        std::make_unique<TcpUpstream>(io_, flows_, random_, deadlines_, upstream_counters_),
+        std::make_unique<TcpUpstream>(io_, site.place.network, flows_, random_, deadlines_,
+                                      upstream_counters_),
         TcpClient::Callbacks{.on_query =
                                  [this](std::shared_ptr<TcpClient> from, MessageView query) {
                                    ++counters_.queries_tcp;
@@ -299,7 +378,7 @@ class Proxy::Implementation {
                                    tcp_quota_.give_back(closed.workload());
                                    tcp_clients_.erase(&closed);
                                  }});
-    tcp_clients_.emplace(client.get(), client);
+    tcp_clients_.emplace(client.get(), TcpEntry{client, site.id});
     client->start();
   }
 
@@ -424,7 +503,7 @@ class Proxy::Implementation {
   FlowSource& flows_;
   AnswerGate& gate_;
   RandomSource& random_;
-  ProxyPorts ports_;
+  ProxyPorts ports_;  // in the process's own network
   ProxyCounters counters_;
   UpstreamCounters upstream_counters_;
   Quota quota_;
@@ -432,10 +511,12 @@ class Proxy::Implementation {
   DatagramReceiver receiver_;
   SendBatches batches_;
   Deadlines deadlines_;
-  UdpUpstream udp_upstream_;
-  std::vector<std::unique_ptr<UdpPort>> udp_ports_;
-  std::vector<std::unique_ptr<Listener>> listeners_;
-  boost::unordered_flat_map<TcpClient*, std::shared_ptr<TcpClient>> tcp_clients_;
+  boost::unordered_flat_map<NetworkId, std::shared_ptr<Site>> sites_;
+  struct TcpEntry {
+    std::shared_ptr<TcpClient> owner;
+    NetworkId network = 0;
+  };
+  boost::unordered_flat_map<TcpClient*, TcpEntry> tcp_clients_;
   Sessions sessions_;
 };
 
@@ -455,6 +536,18 @@ std::expected<std::unique_ptr<Proxy>, std::string> Proxy::create(boost::asio::io
 
 const ProxyPorts& Proxy::ports() const {
   return implementation_->ports();
+}
+std::expected<ProxyPorts, std::string> Proxy::add_network(NetworkId id,
+                                                          sockets::NetworkNamespace network,
+                                                          const ProxyPorts& preferred) {
+  return implementation_->open_site(id, {std::move(network), true}, preferred);
+}
+void Proxy::remove_network(NetworkId id) {
+  implementation_->close_site(id);
+}
+void Proxy::take_query(NetworkId id, std::uint32_t slot, const Endpoint& client,
+                       MessageView query) {
+  implementation_->take_query(id, slot, client, query);
 }
 ProxyCounters Proxy::counters() const {
   return implementation_->counters();

@@ -11,7 +11,9 @@
 #include "agent/datapath/proxy_ports.h"
 #include "agent/dns/answer_gate.h"
 #include "agent/dns/flow_source.h"
+#include "agent/dns/message.h"
 #include "agent/dns/random_source.h"
+#include "agent/sockets/network_namespace.h"
 
 namespace boost::asio {
 class io_context;
@@ -23,6 +25,7 @@ namespace mapgate::dns {
 using datapath::ProxyPorts;
 
 struct ProxyOptions {
+  NetworkId network = 0;  // the process's own
   // Asked for first, so that a restart keeps them; one that is 0 or taken becomes any free one.
   ProxyPorts preferred_ports;
   // How long a resolver may take; then the client's own retry is the answer.
@@ -89,7 +92,19 @@ class Proxy {
   Proxy(const Proxy&) = delete;
   Proxy& operator=(const Proxy&) = delete;
 
+  // Of the process's own network.
   [[nodiscard]] const ProxyPorts& ports() const;
+
+  // Listens in another network namespace too, which lives as long as this does; queries from there
+  // are asked from there, because their resolver may be reachable from nowhere else. Loopback need
+  // not be up yet. The ports, or which socket could not be had. `id` is not served so far.
+  [[nodiscard]] std::expected<ProxyPorts, std::string> add_network(
+      NetworkId id, sockets::NetworkNamespace network, const ProxyPorts& preferred);
+  // Closes what is open there; queries in work get no answer.
+  void remove_network(NetworkId id);
+  // A query over UDP that came to a port of `id` before add_network(). Nothing happens if it is not
+  // served.
+  void take_query(NetworkId id, std::uint32_t slot, const Endpoint& client, MessageView query);
   [[nodiscard]] ProxyCounters counters() const;
   [[nodiscard]] std::size_t sessions() const;  // queries in work
 

@@ -50,8 +50,4 @@ socklen_t SocketAddress::size() const {
   return family() == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
 }
 
-int open_socket(int family, int type) {
-  return ::socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-}
-
 }  // namespace mapgate::dns

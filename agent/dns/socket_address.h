@@ -37,7 +37,4 @@ class SocketAddress {
   Storage storage_{.v6 = {}};
 };
 
-// A non-blocking socket, closed on exec; -1 with errno. `type` is SOCK_DGRAM or SOCK_STREAM.
-[[nodiscard]] int open_socket(int family, int type);
-
 }  // namespace mapgate::dns

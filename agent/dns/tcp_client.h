@@ -32,6 +32,7 @@ class TcpClient final : public Client, public std::enable_shared_from_this<TcpCl
             std::unique_ptr<TcpUpstream> upstream, Callbacks callbacks);
 
   void start();
+  void close();
   // Closes without a word to anybody, for the end of the proxy.
   void stop();
 
@@ -47,7 +48,6 @@ class TcpClient final : public Client, public std::enable_shared_from_this<TcpCl
   void on_idle_alarm();
   // Reads on, stops reading, or closes, as the state wants it.
   void update();
-  void close();
 
   const Flow flow_;
   const TcpClientLimits limits_;

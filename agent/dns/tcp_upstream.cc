@@ -11,9 +11,14 @@
 
 namespace mapgate::dns {
 
-TcpUpstream::TcpUpstream(boost::asio::io_context& io, FlowSource& flows, RandomSource& random,
-                         Deadlines& deadlines, UpstreamCounters& counters)
-    : io_(io), flows_(flows), deadlines_(deadlines), pending_(random, counters) {}
+TcpUpstream::TcpUpstream(boost::asio::io_context& io, sockets::NetworkNamespace network,
+                         FlowSource& flows, RandomSource& random, Deadlines& deadlines,
+                         UpstreamCounters& counters)
+    : io_(io),
+      network_(std::move(network)),
+      flows_(flows),
+      deadlines_(deadlines),
+      pending_(random, counters) {}
 
 TcpUpstream::~TcpUpstream() {
   drop_connection();
@@ -40,7 +45,7 @@ void TcpUpstream::abandon() {
 
 bool TcpUpstream::connect(const Endpoint& resolver) {
   const SocketAddress address(resolver);
-  const int fd = open_socket(address.family(), SOCK_STREAM);
+  const int fd = network_.open_socket(address.family(), SOCK_STREAM);
   if (fd < 0) return false;
   const int no_delay = 1;
   static_cast<void>(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &no_delay, sizeof no_delay));

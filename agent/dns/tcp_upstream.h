@@ -6,6 +6,7 @@
 #include "agent/dns/flow_source.h"
 #include "agent/dns/tcp_stream.h"
 #include "agent/dns/upstream.h"
+#include "agent/sockets/network_namespace.h"
 
 namespace mapgate::dns {
 
@@ -14,8 +15,9 @@ namespace mapgate::dns {
 // are sent once more over a new one: a resolver may close an idle connection at any time.
 class TcpUpstream final : public Upstream {
  public:
-  TcpUpstream(boost::asio::io_context& io, FlowSource& flows, RandomSource& random,
-              Deadlines& deadlines, UpstreamCounters& counters);
+  // Connects from `network`.
+  TcpUpstream(boost::asio::io_context& io, sockets::NetworkNamespace network, FlowSource& flows,
+              RandomSource& random, Deadlines& deadlines, UpstreamCounters& counters);
   ~TcpUpstream();
 
   void start(Exchange& exchange) override;
@@ -28,6 +30,7 @@ class TcpUpstream final : public Upstream {
   void drop_connection();
 
   boost::asio::io_context& io_;
+  const sockets::NetworkNamespace network_;
   FlowSource& flows_;
   Deadlines& deadlines_;
   PendingQueries pending_;

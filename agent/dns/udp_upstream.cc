@@ -66,10 +66,11 @@ class UdpUpstream::Socket {
   DatagramSender sender_;
 };
 
-UdpUpstream::UdpUpstream(boost::asio::io_context& io, FlowSource& flows, RandomSource& random,
-                         DatagramReceiver& receiver, SendBatches& batches, Deadlines& deadlines,
-                         UpstreamCounters& counters)
+UdpUpstream::UdpUpstream(boost::asio::io_context& io, sockets::NetworkNamespace network,
+                         FlowSource& flows, RandomSource& random, DatagramReceiver& receiver,
+                         SendBatches& batches, Deadlines& deadlines, UpstreamCounters& counters)
     : io_(io),
+      network_(std::move(network)),
       flows_(flows),
       random_(random),
       receiver_(receiver),
@@ -90,6 +91,15 @@ void UdpUpstream::start(Exchange& exchange) {
   socket->send(exchange);
 }
 
+void UdpUpstream::abandon() {
+  for (auto& [resolver, sockets] : resolvers_)
+    for (std::unique_ptr<Socket>& socket : sockets)
+      if (socket) retired_.push_back(std::move(socket));
+  resolvers_.clear();
+  for (const auto& socket : retired_) socket->pending.fail_all(ExchangeStatus::kAbandoned);
+  retired_.clear();
+}
+
 UdpUpstream::Socket* UdpUpstream::choose(const Endpoint& resolver) {
   if (!resolvers_.contains(resolver) && open_sockets_ >= kMaxSockets) return nullptr;
   std::unique_ptr<Socket>& socket = resolvers_[resolver][random_.next16() % kSocketsPerResolver];
@@ -101,7 +111,7 @@ UdpUpstream::Socket* UdpUpstream::choose(const Endpoint& resolver) {
 
 std::unique_ptr<UdpUpstream::Socket> UdpUpstream::open(const Endpoint& resolver) {
   const SocketAddress address(resolver);
-  const int fd = open_socket(address.family(), SOCK_DGRAM);
+  const int fd = network_.open_socket(address.family(), SOCK_DGRAM);
   if (fd < 0) return nullptr;
   auto socket = std::make_unique<Socket>(*this, fd);
   static_cast<void>(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &kReceiveBuffer, sizeof kReceiveBuffer));

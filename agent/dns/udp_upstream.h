@@ -10,6 +10,7 @@
 #include "agent/dns/datagrams.h"
 #include "agent/dns/flow_source.h"
 #include "agent/dns/upstream.h"
+#include "agent/sockets/network_namespace.h"
 
 namespace mapgate::dns {
 
@@ -18,12 +19,15 @@ namespace mapgate::dns {
 // some time, so that an attacker off the path has to guess id and port (RFC 5452).
 class UdpUpstream final : public Upstream {
  public:
-  UdpUpstream(boost::asio::io_context& io, FlowSource& flows, RandomSource& random,
-              DatagramReceiver& receiver, SendBatches& batches, Deadlines& deadlines,
-              UpstreamCounters& counters);
+  // Sends from `network`.
+  UdpUpstream(boost::asio::io_context& io, sockets::NetworkNamespace network, FlowSource& flows,
+              RandomSource& random, DatagramReceiver& receiver, SendBatches& batches,
+              Deadlines& deadlines, UpstreamCounters& counters);
   ~UdpUpstream();
 
   void start(Exchange& exchange) override;
+  // The clients have gone: finishes everything with kAbandoned, and closes the sockets.
+  void abandon();
 
  private:
   class Socket;
@@ -45,6 +49,7 @@ class UdpUpstream final : public Upstream {
   void sweep();
 
   boost::asio::io_context& io_;
+  const sockets::NetworkNamespace network_;
   FlowSource& flows_;
   RandomSource& random_;
   DatagramReceiver& receiver_;

@@ -37,7 +37,7 @@ std::vector<AttachedCgroup> DatapathEnforcement::attached() const {
 
 std::optional<dns::Flow> DatapathFlows::find(const dns::FlowKey& key) {
   const bool udp = key.transport == dns::Transport::kUdp;
-  const auto flow = datapath_.lookup_flow(udp ? IPPROTO_UDP : IPPROTO_TCP, key.slot,
+  const auto flow = datapath_.lookup_flow(key.network, udp ? IPPROTO_UDP : IPPROTO_TCP, key.slot,
                                           key.client.address.bytes(), key.client.port);
   if (!flow) return std::nullopt;
   if (udp && std::chrono::steady_clock::now() - flow->last_sent > kMaxUdpFlowAge)

@@ -89,7 +89,7 @@ asio::awaitable<std::expected<std::vector<OpenConnection>, std::string>> KernelC
 
 std::vector<OpenConnection> KernelConnections::of_workloads(const Sockets& sockets) const {
   WorkloadsByCgroup workloads(datapath_.attachments(), cgroup_root_);
-  const datapath::ProxyPorts proxy = datapath_.proxy_ports().value_or(datapath::ProxyPorts{});
+  const datapath::ProxyPorts proxy = datapath_.proxy_ports(datapath::kUnknownNetwork);
   std::vector<OpenConnection> result;
   for (const sockets::Connection& socket : sockets) {
     if (socket.cgroup == 0 || is_proxy(proxy, socket)) continue;

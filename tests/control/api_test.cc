@@ -46,6 +46,7 @@ class ApiTest : public engine::test::EngineTest {
                    .dns = [] { return dns::ProxyCounters{}; },
                    .counters = [](engine::WorkloadId) { return mg_counters{}; },
                    .datapath = [] { return datapath_health(); },
+                   .networks = [] { return engine::NetworkStatus(); },
                    .foreign_sockets_missing = "",
                    .version = "test"});
     auto listening =

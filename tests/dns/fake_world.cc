@@ -16,7 +16,7 @@ void require(bool condition, const char* what) {
 }
 
 Socket bound(int family, int type, std::uint16_t port) {
-  Socket socket(dns::open_socket(family, type));
+  Socket socket(sockets::NetworkNamespace().open_socket(family, type));
   const int on = 1;
   setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   const dns::SocketAddress address = dns::SocketAddress::loopback(family, port);

@@ -272,6 +272,47 @@ TEST_F(ProxyTest, TheAnswerComesFromThePortThatWasAsked) {
   }
 }
 
+// The process's own network stands in for another one: the proxy takes what it is given.
+TEST_P(EveryWay, AnotherNetworkIsServedUntilItIsRemoved) {
+  constexpr NetworkId kOther = 7;
+  const auto ports = world_.proxy->add_network(kOther, {}, {});
+  ASSERT_TRUE(ports) << ports.error();
+  const bool v4 = GetParam().family == AF_INET;
+  const std::uint16_t port = GetParam().type == SOCK_STREAM ? (v4 ? ports->tcp4 : ports->tcp6)
+                                                            : (v4 ? ports->udp4[0] : ports->udp6[0]);
+  FakeClient client(GetParam().family, GetParam().type, port);
+  client.send(query(5));
+  ASSERT_TRUE(world_.run_until([&] { return world_.gate.held.size() == 1; }));
+  EXPECT_EQ(world_.flows.keys.back().network, kOther);
+  world_.gate.finish(HoldOutcome::kOpened);
+  ASSERT_TRUE(world_.await(client));
+
+  // One query waits for the resolver, which stays silent; its session ends with the network.
+  world_.resolver.answer_with([](const Message&) { return Messages{}; });
+  client.send(query(6));
+  ASSERT_TRUE(world_.run_until([&] { return world_.resolver.queries.size() == 2; }));
+  EXPECT_EQ(world_.proxy->sessions(), 1U);
+  world_.proxy->remove_network(kOther);
+  EXPECT_EQ(world_.proxy->sessions(), 0U);
+  world_.proxy->remove_network(kOther);
+  // Its ports are free again.
+  EXPECT_EQ(world_.proxy->add_network(kOther, {}, *ports), *ports);
+}
+
+TEST_F(ProxyTest, AQueryThatCameBeforeTheNetworkWasServedIsAnswered) {
+  constexpr NetworkId kOther = 7;
+  FakeWorld world;
+  const auto ports = world.proxy->add_network(kOther, {}, {});
+  ASSERT_TRUE(ports) << ports.error();
+  FakeClient client(AF_INET, SOCK_DGRAM, ports->udp4[3]);
+  const Endpoint source{policy::IpAddress::parse("127.0.0.1").value(), client.port()};
+  world.gate.open_at_once = true;
+  world.proxy->take_query(kOther + 1, 3, source, query(4));
+  world.proxy->take_query(kOther, 3, source, query(5));
+  EXPECT_EQ(message_id(*world.await(client)), 5);
+  EXPECT_EQ(world.gate.judged.size(), 1U);
+}
+
 TEST_F(ProxyTest, AClientThatWasNotSteeredHereGetsNothing) {
   FakeWorld world;
   world.flows.flow.reset();

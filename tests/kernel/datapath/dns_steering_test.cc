@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // DNS goes to the proxy without the application noticing, and by no other way.
+#include <arpa/inet.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -92,7 +94,7 @@ class SteeringTest : public DatapathTest {
     if (!datapath_) return;
     proxy4_.emplace("127.0.0.1");
     proxy6_.emplace("::1");
-    ASSERT_TRUE(datapath_->set_proxy_ports(ports()));
+    ASSERT_TRUE(datapath_->set_proxy_ports(network_cookie_, ports()));
   }
 
   [[nodiscard]] ProxyPorts ports() const {
@@ -115,8 +117,8 @@ class SteeringTest : public DatapathTest {
 
   void expect_flow(const FakeProxy::Query& query, std::string_view resolver) {
     ASSERT_LT(query.slot, static_cast<std::uint32_t>(MG_DNS_SLOTS)) << "no query came";
-    const auto flow =
-        datapath_->lookup_flow(IPPROTO_UDP, query.slot, query.client.mapped(), query.client.port());
+    const auto flow = datapath_->lookup_flow(network_cookie_, IPPROTO_UDP, query.slot,
+                                             query.client.mapped(), query.client.port());
     ASSERT_TRUE(flow) << query.client.text();
     EXPECT_EQ(flow->workload, kWorkload);
     EXPECT_EQ(flow->resolver, Endpoint(resolver, 53).mapped());
@@ -231,7 +233,8 @@ TEST_P(DnsSteeringTest, TcpQueryReachesTheProxyAndShowsTheResolverAsItsPeer) {
   socklen_t size = from.size();
   UniqueFd accepted(::accept(proxy().listener(), from.address(), &size));
   ASSERT_TRUE(accepted);
-  const auto flow = datapath_->lookup_flow(IPPROTO_TCP, 0, from.mapped(), from.port());
+  const auto flow =
+      datapath_->lookup_flow(network_cookie_, IPPROTO_TCP, 0, from.mapped(), from.port());
   ASSERT_TRUE(flow);
   EXPECT_EQ(flow->workload, kWorkload);
   EXPECT_EQ(flow->resolver, Endpoint(world().resolver, 53).mapped());
@@ -328,7 +331,7 @@ TEST_P(DnsSteeringTest, UnsteeredPacketsToTheProxyAreDenied) {
 }
 
 TEST_P(DnsSteeringTest, PortFiftyThreeIsDeniedWhileNoProxyListens) {
-  ASSERT_TRUE(datapath_->set_proxy_ports({}));
+  ASSERT_TRUE(datapath_->set_proxy_ports(network_cookie_, {}));
   learn(world().resolver, kFirstSet);
   add_all_ports(kFirstSet);
   EXPECT_EQ(in_workload([&] { return udp_send({world().resolver, 53}); }), EPERM);
@@ -340,7 +343,7 @@ TEST_P(DnsSteeringTest, PortFiftyThreeIsDeniedWhileNoProxyListens) {
 }
 
 TEST_P(DnsSteeringTest, AuditModeWithoutAProxyLetsQueriesThrough) {
-  ASSERT_TRUE(datapath_->set_proxy_ports({}));
+  ASSERT_TRUE(datapath_->set_proxy_ports(network_cookie_, {}));
   set_mode(MG_MODE_AUDIT);
   UniqueFd resolver = serve(SOCK_DGRAM, Endpoint(world().resolver, 53));
   EXPECT_EQ(in_workload([&] { return udp_send({world().resolver, 53}); }), 0);
@@ -364,8 +367,8 @@ TEST_P(DnsSteeringTest, NestedWorkloadIsSteeredAsTheInnerOne) {
     EXPECT_EQ(client.wait(), 0);
   }
   const auto query = proxy().receive();
-  const auto flow =
-      datapath_->lookup_flow(IPPROTO_UDP, query.slot, query.client.mapped(), query.client.port());
+  const auto flow = datapath_->lookup_flow(network_cookie_, IPPROTO_UDP, query.slot,
+                                           query.client.mapped(), query.client.port());
   ASSERT_TRUE(flow);
   EXPECT_EQ(flow->workload, kInner);
 }
@@ -396,10 +399,161 @@ TEST_P(DnsSteeringTest, NinthResolverOfASocketTakesOverTheFirstSlot) {
   EXPECT_EQ(std::ranges::adjacent_find(slots), slots.end());
 }
 
+// A client in a network namespace that only the ports to be are set for.
+class UnknownNetworkTest : public SteeringTest, public ::testing::WithParamInterface<int> {
+ protected:
+  void SetUp() override {
+    SteeringTest::SetUp();
+    if (!datapath_) return;
+    ASSERT_TRUE(datapath_->remove_proxy_ports(network_cookie_));
+    ASSERT_TRUE(datapath_->set_proxy_ports(kUnknownNetwork, ports()));
+  }
+  [[nodiscard]] const World& world() const { return world_of(GetParam()); }
+  [[nodiscard]] FakeProxy& proxy() { return GetParam() == AF_INET ? *proxy4_ : *proxy6_; }
+  [[nodiscard]] std::vector<mg_unserved> events() {
+    std::vector<mg_unserved> result;
+    datapath_->consume_unserved([&](const mg_unserved& event) { result.push_back(event); });
+    return result;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Families, UnknownNetworkTest, ::testing::Values(AF_INET, AF_INET6),
+                         family_name);
+
+TEST_P(UnknownNetworkTest, QueryIsLostWithoutAnErrorAndHandedToTheDaemon) {
+  test::Child client = start_in_workload([&] { return udp_send({world().resolver, 53}); });
+  EXPECT_EQ(client.wait(), 0);
+  EXPECT_EQ(proxy().receive(std::chrono::milliseconds(20)).slot,
+            static_cast<std::uint32_t>(MG_DNS_SLOTS));
+  const auto reported = events();
+  ASSERT_EQ(reported.size(), 2u);
+  const mg_unserved& call = reported[0];
+  EXPECT_EQ(call.network, network_cookie_);
+  EXPECT_EQ(call.thread, static_cast<std::uint32_t>(client.pid()));
+  EXPECT_EQ(call.workload, kWorkload);
+  EXPECT_EQ(call.length, 0u);
+  const mg_unserved& query = reported[1];
+  EXPECT_EQ(query.network, network_cookie_);
+  ASSERT_EQ(query.length, 1u);
+  EXPECT_EQ(query.query[0], 'x');
+  Address source;
+  std::ranges::copy(query.source, source.begin());
+  const auto flow =
+      datapath_->lookup_flow(network_cookie_, IPPROTO_UDP, query.slot, source, ntohs(query.port));
+  ASSERT_TRUE(flow);
+  EXPECT_EQ(flow->resolver, Endpoint(world().resolver, 53).mapped());
+  EXPECT_EQ(counters().unserved, 1u);
+  EXPECT_EQ(counters().denied_packets, 0u);
+}
+
+TEST_P(UnknownNetworkTest, QueryOfThe512BytesIsHandedOverWholeAndALargerOneIsNot) {
+  const auto send_bytes = [&](std::size_t size) {
+    return in_workload([&] {
+      const Endpoint to(world().resolver, 53);
+      const std::string text(size, 'q');
+      const UniqueFd socket = client_socket(GetParam(), SOCK_DGRAM);
+      return ::sendto(socket.get(), text.data(), text.size(), 0, to.address(), to.size()) < 0
+                 ? errno
+                 : 0;
+    });
+  };
+  EXPECT_EQ(send_bytes(MG_MAX_QUERY), 0);
+  auto reported = events();
+  ASSERT_EQ(reported.size(), 2u);
+  ASSERT_EQ(reported[1].length, static_cast<std::uint32_t>(MG_MAX_QUERY));
+  EXPECT_EQ(reported[1].query[MG_MAX_QUERY - 1], 'q');
+  EXPECT_EQ(send_bytes(MG_MAX_QUERY + 1), 0);
+  EXPECT_EQ(events().size(), 1u);
+  EXPECT_EQ(send_bytes(0), 0);
+  EXPECT_EQ(events().size(), 1u);
+}
+
+TEST_P(UnknownNetworkTest, AnswerReachesTheSocketThatAskedBeforeTheProxyListened) {
+  test::Child client = start_in_workload([&] {
+    return ask(client_socket(GetParam(), SOCK_DGRAM).get(), {world().resolver, 53}, "early");
+  });
+  std::optional<mg_unserved> query;
+  for (int i = 0; i < 200 && !query; ++i) {
+    for (const mg_unserved& event : events())
+      if (event.length > 0) query = event;
+    ::usleep(10000);
+  }
+  ASSERT_TRUE(query);
+  ASSERT_TRUE(datapath_->set_proxy_ports(network_cookie_, ports()));
+  FakeProxy::Query taken;
+  taken.slot = query->slot;
+  taken.client = Endpoint(world().loopback, ntohs(query->port));
+  taken.payload = "early";
+  proxy().answer(taken);
+  EXPECT_EQ(client.wait(), 0);
+}
+
+TEST_P(UnknownNetworkTest, TcpConnectionIsMadeOnceTheProxyListens) {
+  test::Child client = start_in_workload([&] { return tcp_connect({world().resolver, 53}); });
+  bool called = false;
+  for (int i = 0; i < 200 && !called; ++i) {
+    called = !events().empty();
+    ::usleep(10000);
+  }
+  ASSERT_TRUE(called);
+  ASSERT_TRUE(datapath_->set_proxy_ports(network_cookie_, ports()));
+  EXPECT_EQ(client.wait(), 0);  // the SYN was sent again
+}
+
+TEST_P(UnknownNetworkTest, NetworkWithoutPortsIsDeniedAtOnce) {
+  ASSERT_TRUE(datapath_->set_proxy_ports(network_cookie_, {}));
+  EXPECT_EQ(in_workload([&] { return udp_send({world().resolver, 53}); }), EPERM);
+  EXPECT_TRUE(events().empty());
+}
+
+// What is a proxy port in one namespace is any port in another.
+TEST_P(DnsSteeringTest, ProxyPortOfAnotherNetworkIsAPortLikeAnyOther) {
+  set_mode(MG_MODE_ENFORCE, MG_WORKLOAD_ALLOW_LOOPBACK);
+  const UniqueFd server = serve(SOCK_DGRAM, Endpoint(world().loopback, 0));
+  const Endpoint to = Endpoint::local_of(server.get());
+  ProxyPorts elsewhere;
+  elsewhere.udp4[0] = elsewhere.udp6[0] = to.port();
+  ASSERT_TRUE(datapath_->set_proxy_ports(network_cookie_ + 1000000, elsewhere));
+  EXPECT_EQ(in_workload([&] { return udp_send(to); }), 0);
+  EXPECT_TRUE(received(server.get()));
+  EXPECT_EQ(in_workload([&] { return udp_connect_and_send(to); }), 0);
+  EXPECT_TRUE(received(server.get()));
+}
+
+TEST_P(DnsSteeringTest, FlowsOfOtherNetworksAreNotFound) {
+  test::Child client = start_in_workload([&] { return udp_send({world().resolver, 53}); });
+  const auto query = proxy().receive();
+  expect_flow(query, world().resolver);
+  EXPECT_FALSE(datapath_->lookup_flow(network_cookie_ + 1, IPPROTO_UDP, query.slot,
+                                      query.client.mapped(), query.client.port()));
+  EXPECT_EQ(client.wait(), 0);
+}
+
+TEST_F(SteeringTest, CookieOfANetworkIsTheSameByProbe) {
+  const UniqueFd socket = client_socket(AF_INET, SOCK_DGRAM);
+  const auto probed = probe_network_cookie(socket.get());
+  ASSERT_TRUE(probed) << probed.error().message();
+  EXPECT_EQ(*probed, network_cookie_);
+  const test::NetworkNamespace another({});
+  const UniqueFd there = client_socket(AF_INET, SOCK_DGRAM);
+  const auto other = probe_network_cookie(there.get());
+  ASSERT_TRUE(other) << other.error().message();
+  EXPECT_NE(*other, network_cookie_);
+}
+
+TEST_F(SteeringTest, RemovedProxyPortsAreNoneAndOthersStay) {
+  ASSERT_TRUE(datapath_->set_proxy_ports(network_cookie_ + 1, ports()));
+  EXPECT_EQ(datapath_->proxied_networks(),
+            (std::vector<NetworkCookie>{network_cookie_, network_cookie_ + 1}));
+  ASSERT_TRUE(datapath_->remove_proxy_ports(network_cookie_ + 1));
+  ASSERT_TRUE(datapath_->remove_proxy_ports(network_cookie_ + 1));
+  EXPECT_EQ(datapath_->proxied_networks(), (std::vector<NetworkCookie>{network_cookie_}));
+  EXPECT_EQ(datapath_->proxy_ports(network_cookie_), ports());
+  EXPECT_EQ(datapath_->proxy_ports(network_cookie_ + 1), ProxyPorts{});
+}
+
 TEST_P(DnsSteeringTest, ProxyPortsAreReadBackAsSet) {
-  const auto read = datapath_->proxy_ports();
-  ASSERT_TRUE(read);
-  EXPECT_EQ(*read, ports());
+  EXPECT_EQ(datapath_->proxy_ports(network_cookie_), ports());
 }
 
 }  // namespace

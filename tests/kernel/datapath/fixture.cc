@@ -37,6 +37,10 @@ void DatapathTest::SetUp() {
          {world.allowed, world.other, world.forbidden, world.resolver, world.second_resolver})
       addresses.emplace_back(address);
   network_.emplace(addresses);
+  const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const auto cookie = network_cookie(socket.get());
+  ASSERT_TRUE(cookie) << cookie.error().message();
+  network_cookie_ = *cookie;
   auto datapath = Datapath::open(options());
   ASSERT_TRUE(datapath) << datapath.error().message();
   datapath_.emplace(std::move(*datapath));

@@ -65,6 +65,7 @@ class DatapathTest : public ::testing::Test {
   test::TemporaryCgroup cgroup_;
   std::optional<test::TemporaryBpffsDirectory> bpffs_;
   std::optional<test::NetworkNamespace> network_;
+  NetworkCookie network_cookie_ = kUnknownNetwork;  // of network_
   std::optional<Datapath> datapath_;
 };
 

@@ -184,9 +184,9 @@ TEST_F(LifecycleTest, ProxyPortsSurviveTheDatapath) {
   ProxyPorts ports;
   ports.udp4[3] = 1234;
   ports.tcp6 = 4321;
-  ASSERT_TRUE(datapath_->set_proxy_ports(ports));
+  ASSERT_TRUE(datapath_->set_proxy_ports(network_cookie_, ports));
   reopen();
-  EXPECT_EQ(datapath_->proxy_ports().value(), ports);
+  EXPECT_EQ(datapath_->proxy_ports(network_cookie_), ports);
 }
 
 TEST_F(LifecycleTest, ProgramsUseThePinnedMaps) {
@@ -210,7 +210,7 @@ TEST_F(LifecycleTest, UnknownNamesAndIdsAreRefused) {
   EXPECT_EQ(datapath_->attach("no/such/cgroup", 1).error().error_number, ENOENT);
   EXPECT_EQ(datapath_->attach("/tmp", 1).error().error_number, EINVAL);
   EXPECT_FALSE(datapath_->counters(MG_MAX_WORKLOADS));
-  EXPECT_FALSE(datapath_->lookup_flow(IPPROTO_UDP, 0, Address{}, 1));
+  EXPECT_FALSE(datapath_->lookup_flow(network_cookie_, IPPROTO_UDP, 0, Address{}, 1));
 }
 
 TEST_F(LifecycleTest, DirectoryThatIsNoBpffsIsAClearError) {
