@@ -62,12 +62,13 @@ def _family(server):
     return socket.AF_INET6 if ":" in server else socket.AF_INET
 
 
-def ask(name, server, kind=A, timeout=3.0, tcp=False):
-    """Asks and waits for the answer; raises TimeoutError or OSError."""
+def ask(name, server, kind=A, timeout=3.0, tcp=False, source_port=0):
+    """Asks and waits for the answer; raises TimeoutError or OSError. `source_port` is for UDP; 0: any."""
     message = query(name, kind)
     if not tcp:
         with socket.socket(_family(server), socket.SOCK_DGRAM) as client:
             client.settimeout(timeout)
+            client.bind(("::" if ":" in server else "0.0.0.0", source_port))
             client.sendto(message, (server, 53))
             while True:
                 data, source = client.recvfrom(65535)

@@ -264,9 +264,17 @@ class Agent:
     """A process inside a workload. Its methods are those of workload_agent.Agent; begin() starts one of them and
     result() waits for it, to do other things meanwhile."""
 
-    def __init__(self, world, cgroup):
-        self._process = world.spawn([PYTHON, SOURCE / "tests" / "e2e" / "workload_agent.py"], cgroup=cgroup,
+    def __init__(self, world, cgroup, prefix=()):
+        self._process = world.spawn([*prefix, PYTHON, SOURCE / "tests" / "e2e" / "workload_agent.py"], cgroup=cgroup,
                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+
+    @property
+    def pid(self):
+        return self._process.pid
+
+    def end(self):
+        self._process.kill()
+        self._process.wait()
 
     def begin(self, name, *arguments, **named):
         bound = inspect.signature(getattr(workload_agent.Agent, name)).bind(None, *arguments, **named)
@@ -387,8 +395,9 @@ class World:
         if process.stdout.readline() != "ready\n":
             raise AssertionError("the servers did not start")
 
-    def agent(self, cgroup="web"):
-        return Agent(self, cgroup)
+    def agent(self, cgroup="web", prefix=()):
+        """`prefix`: a command that runs the agent, in place of the shell's."""
+        return Agent(self, cgroup, prefix)
 
     def counters(self, *names):
         """TCP counters of the network namespace, such as RetransSegs and TCPSynRetrans."""

@@ -38,8 +38,8 @@ class Agent:
     def __init__(self):
         self.kept = {}
 
-    def ask(self, name, server, kind=dns_message.A, timeout=3.0, tcp=False):
-        return dataclasses.asdict(dns_message.ask(name, server, kind, timeout, tcp))
+    def ask(self, name, server, kind=dns_message.A, timeout=3.0, tcp=False, source_port=0):
+        return dataclasses.asdict(dns_message.ask(name, server, kind, timeout, tcp, source_port))
 
     def resolve(self, name, port=80):
         """The C library's resolver, and how long it took."""

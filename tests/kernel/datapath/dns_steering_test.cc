@@ -422,6 +422,7 @@ INSTANTIATE_TEST_SUITE_P(Families, UnknownNetworkTest, ::testing::Values(AF_INET
 
 TEST_P(UnknownNetworkTest, QueryIsLostWithoutAnErrorAndHandedToTheDaemon) {
   test::Child client = start_in_workload([&] { return udp_send({world().resolver, 53}); });
+  const auto thread = static_cast<std::uint32_t>(client.pid());
   EXPECT_EQ(client.wait(), 0);
   EXPECT_EQ(proxy().receive(std::chrono::milliseconds(20)).slot,
             static_cast<std::uint32_t>(MG_DNS_SLOTS));
@@ -429,7 +430,7 @@ TEST_P(UnknownNetworkTest, QueryIsLostWithoutAnErrorAndHandedToTheDaemon) {
   ASSERT_EQ(reported.size(), 2u);
   const mg_unserved& call = reported[0];
   EXPECT_EQ(call.network, network_cookie_);
-  EXPECT_EQ(call.thread, static_cast<std::uint32_t>(client.pid()));
+  EXPECT_EQ(call.thread, thread);
   EXPECT_EQ(call.workload, kWorkload);
   EXPECT_EQ(call.length, 0u);
   const mg_unserved& query = reported[1];
