@@ -79,7 +79,7 @@ static __always_inline int judge_call(struct bpf_sock_addr* ctx, struct destinat
     if (slot >= 0) return find_steered(ctx->sk, slot, &steered) ? 0 : MG_REASON_PROXY_PORT;
     if (is_proxy_port_somewhere(to->key.address, to->port, to->protocol))
       note_network(ctx->sk, network); /* so that its packets are not taken for ones to the proxy */
-    if (workload->flags & MG_WORKLOAD_ALLOW_LOOPBACK) return 0;
+    if (is_open_loopback(to, workload)) return 0;
   }
   int only_address = hook == MG_HOOK_CONNECT && to->protocol != IPPROTO_TCP && packets_judged;
   int reason = only_address ? judge_address(to) : judge(to);

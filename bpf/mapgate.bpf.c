@@ -171,7 +171,7 @@ static __always_inline int judge_packet(struct __sk_buff* skb, struct bpf_sock* 
       int slot = proxy_slot(network, to->key.address, to->port, to->protocol);
       if (slot >= 0) return judge_steered_packet(skb, sk, network, packet, slot);
     }
-    if (workload->flags & MG_WORKLOAD_ALLOW_LOOPBACK) return 0;
+    if (is_open_loopback(to, workload)) return 0;
   }
   int reason = judge(to);
   if (reason && to->protocol == IPPROTO_UDP && is_udp_peer(to, bpf_get_socket_cookie(skb)))

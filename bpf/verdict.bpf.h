@@ -10,7 +10,8 @@
 #include "bpf/maps.bpf.h"
 
 #define DNS_PORT bpf_htons(53)
-#define MAPPED_PREFIX bpf_htonl(0xffff) /* third word of an IPv4-mapped address */
+#define ENCRYPTED_DNS_PORT bpf_htons(853) /* DNS over TLS and over QUIC */
+#define MAPPED_PREFIX bpf_htonl(0xffff)   /* third word of an IPv4-mapped address */
 
 /* What a call or a packet is judged by. The address is in the key's form, so that the first lookup
  * needs no copy. */
@@ -61,6 +62,14 @@ static __always_inline int is_loopback(const __u8* address) {
 
 static __always_inline int has_port(__u8 protocol) {
   return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
+}
+
+/* Open on loopback without a rule? Not DNS that the proxy cannot read: a local resolver would pass
+ * on to the world whatever it is asked. */
+static __always_inline int is_open_loopback(const struct destination* to,
+                                            const struct mg_workload* workload) {
+  return workload->flags & MG_WORKLOAD_ALLOW_LOOPBACK &&
+         !(to->port == ENCRYPTED_DNS_PORT && has_port(to->protocol));
 }
 
 static __always_inline __u64 learned_port_sets(const struct destination* to) {

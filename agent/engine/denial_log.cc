@@ -15,13 +15,15 @@
 namespace mapgate::engine {
 namespace {
 
-std::string_view describe_reason(std::uint8_t reason) {
-  switch (reason) {
+std::string_view describe_reason(const mg_denial& denial) {
+  switch (denial.reason) {
     case MG_REASON_UNCONFIGURED:
       return "the cgroup is not configured";
     case MG_REASON_ADDRESS:
       return "no rule has the address";
     case MG_REASON_PORT:
+      if (policy::is_encrypted_dns(denial.protocol, ntohs(denial.port)))
+        return "a rule has the address, but none names port 853: DNS that the proxy cannot read";
       return "a rule has the address, but not the port";
     case MG_REASON_DNS_UNSTEERED:
       return "DNS that cannot be steered to the proxy";
@@ -91,7 +93,7 @@ std::string describe_denial(const mg_denial& denial, std::string_view workload,
       denial.audited != 0 ? "audit: would deny" : "denied", describe_hook(denial.hook),
       policy::IpAddress(bytes).with_port(ntohs(denial.port)),
       policy::protocol_name(denial.protocol), process.empty() ? "" : " by ", process,
-      describe_reason(denial.reason));
+      describe_reason(denial));
 }
 
 DenialLog::DenialLog(boost::asio::io_context& io, datapath::Datapath& datapath, WorkloadName name,

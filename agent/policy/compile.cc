@@ -111,7 +111,12 @@ BitPrefix port_block(std::uint8_t protocol, std::uint32_t first, unsigned length
 
 // The aligned blocks of powers of two that make up the ports of a set.
 void append_port_openings(const PortSet& ports, std::uint8_t bit, std::vector<Opening>& openings) {
-  if (ports.is_everything()) openings.push_back({.bit = bit, .prefix = {}, .except = {}});
+  if (ports.is_everything()) {
+    openings.push_back({.bit = bit,
+                        .prefix = {},
+                        .except = {port_block(kTcp, kEncryptedDnsPort, 16),
+                                   port_block(kUdp, kEncryptedDnsPort, 16)}});
+  }
   for (const PortRange& range : ports.ranges()) {
     const std::uint32_t end = range.last + 1U;
     for (std::uint32_t first = range.first; first < end;) {

@@ -44,9 +44,10 @@ PortSet::PortSet(std::vector<PortRange> ranges) {
 }
 
 bool PortSet::contains(std::uint8_t protocol, std::uint16_t port) const {
-  return everything_ || std::ranges::any_of(ranges_, [&](const PortRange& range) {
-           return range.protocol == protocol && range.first <= port && port <= range.last;
-         });
+  if (everything_) return !is_encrypted_dns(protocol, port);
+  return std::ranges::any_of(ranges_, [&](const PortRange& range) {
+    return range.protocol == protocol && range.first <= port && port <= range.last;
+  });
 }
 
 std::string PortSet::to_string() const {

@@ -15,6 +15,13 @@ inline constexpr std::uint8_t kUdp = 17;
 inline constexpr std::uint8_t kIcmpV6 = 58;
 inline constexpr std::uint8_t kSctp = 132;
 
+// DNS over TLS (RFC 7858) and over QUIC (RFC 9250): what is asked there passes the proxy by, so a
+// port set has this port only where a rule names it by itself.
+inline constexpr std::uint16_t kEncryptedDnsPort = 853;
+[[nodiscard]] constexpr bool is_encrypted_dns(std::uint16_t protocol, std::uint16_t port) {
+  return port == kEncryptedDnsPort && (protocol == kTcp || protocol == kUdp);
+}
+
 // As a canonical text names it; "protocol 47" for one that no port set can name.
 [[nodiscard]] std::string protocol_name(std::uint16_t protocol);
 
@@ -27,8 +34,8 @@ struct PortRange {
   friend auto operator<=>(const PortRange&, const PortRange&) = default;
 };
 
-// What a rule opens at its destinations: every protocol, or ranges of ports and ICMP types. Equal
-// sets compare equal whatever ranges they were made of.
+// What a rule opens at its destinations: every protocol and port but encrypted DNS, or ranges of
+// ports and ICMP types. Equal sets compare equal whatever ranges they were made of.
 class PortSet {
  public:
   PortSet() = default;  // nothing

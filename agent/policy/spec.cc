@@ -425,8 +425,22 @@ class SpecReader {
       errors_.add(*end_port, "endPort is less than port");
       return;
     }
-    for (std::uint8_t number : protocols)
-      ranges.push_back({.protocol = number, .first = *first, .last = *last});
+    for (std::uint8_t number : protocols) append_ports(number, *first, *last, ranges);
+  }
+
+  // A range that merely holds the port of encrypted DNS does not open it.
+  static void append_ports(std::uint8_t protocol, std::uint16_t first, std::uint16_t last,
+                           std::vector<PortRange>& ranges) {
+    const bool holds = first <= kEncryptedDnsPort && kEncryptedDnsPort <= last && first != last &&
+                       is_encrypted_dns(protocol, kEncryptedDnsPort);
+    if (!holds) {
+      ranges.push_back({.protocol = protocol, .first = first, .last = last});
+      return;
+    }
+    if (first < kEncryptedDnsPort)
+      ranges.push_back({.protocol = protocol, .first = first, .last = kEncryptedDnsPort - 1});
+    if (last > kEncryptedDnsPort)
+      ranges.push_back({.protocol = protocol, .first = kEncryptedDnsPort + 1, .last = last});
   }
 
   // Cilium writes ports as strings; both are taken.

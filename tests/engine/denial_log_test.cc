@@ -41,6 +41,15 @@ TEST(DescribeDenialTest, AuditDoesNotSayDenied) {
             "web: audit: would deny connect to 192.0.2.1:443 (tcp): no rule has the address");
 }
 
+TEST(DescribeDenialTest, NamesTheDnsThatARuleMustOpenByItsPort) {
+  mg_denial denial = denial_of("192.0.2.1");
+  denial.port = htons(853);
+  denial.reason = MG_REASON_PORT;
+  EXPECT_EQ(describe_denial(denial, "web", ""),
+            "web: denied connect to 192.0.2.1:853 (tcp): a rule has the address, but none names "
+            "port 853: DNS that the proxy cannot read");
+}
+
 TEST(LineLimitTest, LinesBeyondTheLimitAreCountedAndToldInTheNextSecond) {
   LineLimit limit(2);
   const LineLimit::TimePoint start{std::chrono::hours(1)};

@@ -148,7 +148,13 @@ TEST(Compile, RangesAreSplitInAlignedBlocks) {
 TEST(Compile, NoPortsAreAllProtocols) {
   EXPECT_EQ(ports(compiled("[{toCIDR: [10.0.0.0/8]}, {toCIDR: [11.0.0.0/8], toPorts: [{port: 80, "
                            "protocol: TCP}]}]")),
-            (Table{{"0:0/0", 1}, {"6:80/32", 3}}));
+            (Table{{"0:0/0", 1}, {"6:80/32", 3}, {"6:853/32", 0}, {"17:853/32", 0}}));
+}
+
+TEST(Compile, EncryptedDnsIsOpenOnlyWhereARuleNamesItsPort) {
+  EXPECT_EQ(ports(compiled("[{toCIDR: [10.0.0.0/8]}, {toCIDR: [11.0.0.0/8], toPorts: [{port: 853, "
+                           "protocol: TCP}]}]")),
+            (Table{{"0:0/0", 1}, {"6:853/32", 2}, {"17:853/32", 0}}));
 }
 
 TEST(Compile, IcmpTypesAreThePortsOfTheirProtocol) {

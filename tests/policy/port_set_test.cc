@@ -36,6 +36,10 @@ TEST(PortSet, ContainsItsRangesOnly) {
   EXPECT_FALSE(set.contains(kUdp, 80));
   EXPECT_TRUE(PortSet::everything().contains(47, 0));
   EXPECT_FALSE(PortSet().contains(kTcp, 80));
+  EXPECT_FALSE(PortSet::everything().contains(kTcp, kEncryptedDnsPort));
+  EXPECT_FALSE(PortSet::everything().contains(kUdp, kEncryptedDnsPort));
+  EXPECT_TRUE(PortSet::everything().contains(kSctp, kEncryptedDnsPort));
+  EXPECT_TRUE(PortSet({{kTcp, 853, 853}}).contains(kTcp, kEncryptedDnsPort));
 }
 
 }  // namespace

@@ -182,6 +182,18 @@ TEST_P(RulesTest, LoopbackIsAllowedByFlagOnly) {
   EXPECT_EQ(connect_to(world().forbidden), EPERM);
 }
 
+TEST_P(RulesTest, EncryptedDnsOnLoopbackNeedsARule) {
+  const auto connect_tls = [&] {
+    return in_workload([&] { return tcp_connect({world().loopback, 853}); });
+  };
+  set_mode(MG_MODE_ENFORCE, MG_WORKLOAD_ALLOW_LOOPBACK);
+  EXPECT_EQ(connect_tls(), EPERM);
+  EXPECT_EQ(in_workload([&] { return udp_send({world().loopback, 853}); }), EPERM);
+  add_prefix(world().loopback, GetParam() == AF_INET ? 32 : 128, kFirstSet);
+  add_ports(IPPROTO_TCP, 853, kFirstSet);
+  EXPECT_EQ(connect_tls(), ECONNREFUSED) << "nobody listens there";
+}
+
 TEST_P(RulesTest, UnspecifiedAddressIsLoopback) {
   add_all_ports(kFirstSet);
   EXPECT_EQ(connect_to(world().unspecified), EPERM);
