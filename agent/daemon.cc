@@ -36,6 +36,7 @@
 #include "agent/datapath/datapath.h"
 #include "agent/datapath/environment.h"
 #include "agent/dns/proxy.h"
+#include "agent/dns/system_resolvers.h"
 #include "agent/engine/datapath_binding.h"
 #include "agent/engine/datapath_keeper.h"
 #include "agent/engine/declared_maps.h"
@@ -255,6 +256,7 @@ class Daemon::Parts {
   std::optional<engine::DatapathEnforcement> enforcement_;
   std::unique_ptr<engine::WorkloadBindings> bindings_;
   std::optional<engine::KernelConnections> connections_;
+  dns::SystemResolvers system_resolvers_{dns::SystemResolvers::default_files()};
   std::unique_ptr<engine::PolicyEngine> engine_;
   std::optional<engine::DeclaredMaps> declared_;
   std::optional<engine::SpecController> specs_;
@@ -341,7 +343,7 @@ OrError<void> Daemon::Parts::open_engine(const policy::NodeSettings& node) {
                                                     random_number<std::uint64_t>());
   engine_ = std::make_unique<engine::PolicyEngine>(
       engine::PolicyEngine::Environment{io_, *used, *keeper_, *bindings_, *connections_, *store_,
-                                        log_},
+                                        system_resolvers_, log_},
       epoch, engine_options);
   keeper_->start(engine_->loop());
   open_declared_maps(engine_options.reconciler);

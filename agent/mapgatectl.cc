@@ -231,6 +231,16 @@ void print_status(const Json& status) {
   line("rows", counts);
   line("gates", fmt::format("{} open, {} answers held", cell(status["gates"]["open"]),
                             cell(status["gates"]["held_answers"])));
+  const Json& times = status["answer_times"];
+  if (times["upstream"]["count"] != 0) {
+    const auto median = [&](const char* part) {
+      return fmt::format("{:.0f}", times[part]["p50_us"].get<double>());
+    };
+    line("answers",
+         fmt::format("{}, half of them within {} us upstream, {} table, {} kernel, {} release",
+                     cell(times["upstream"]["count"]), median("upstream"), median("table"),
+                     median("kernel"), median("release")));
+  }
   line("spec", fmt::format("{}: {} (revision {})", cell(spec["file"]), cell(spec["state"]),
                            cell(spec["revision"])));
   if (!spec["error"].is_null()) line("", cell(spec["error"]));
@@ -259,9 +269,9 @@ void print_status(const Json& status) {
   std::vector<Row> workloads;
   for (const Json& workload : status["workloads"]) {
     const Json& denied = workload["denied"];
-    const std::uint64_t denials = denied["connects"].get<std::uint64_t>() +
-                                  denied["sends"].get<std::uint64_t>() +
-                                  denied["packets"].get<std::uint64_t>();
+    const std::uint64_t denials =
+        denied["connects"].get<std::uint64_t>() + denied["sends"].get<std::uint64_t>() +
+        denied["packets"].get<std::uint64_t>() + denied["queries"].get<std::uint64_t>();
     workloads.push_back({cell(workload["name"]), cell(workload["mode"]), cell(workload["state"]),
                          cell(workload["cgroup"]), std::to_string(denials),
                          cell(workload["error"])});
@@ -340,6 +350,23 @@ Table names_table(const Json& body) {
          cell(entry["address"]), cell(entry["ports"]), cell(entry["expires_seconds"]) + " s"});
   }
   return {{"WORKLOAD", "NAME", "ADDRESS", "PORTS", "EXPIRES IN"}, std::move(rows)};
+}
+
+// A line for each row that an answer waits for.
+Table gates_table(const Json& body) {
+  std::vector<Row> rows;
+  for (const Json& gate : body["gates"]) {
+    const Row held = {cell(gate["workload"]), cell(gate["name"]), cell(gate["held_ms"]) + " ms",
+                      cell(gate["deadline_ms"]) + " ms"};
+    for (const Json& row : gate["rows"]) {
+      rows.push_back(held);
+      rows.back().insert(rows.back().end(),
+                         {cell(row["map"]), cell(row["key"]), cell(row["state"]),
+                          row["error"].is_null() ? "" : cell(row["error"]["text"])});
+    }
+  }
+  return {{"WORKLOAD", "NAME", "HELD FOR", "TIME LEFT", "MAP", "KEY", "STATE", "ERROR"},
+          std::move(rows)};
 }
 
 void print_answers(const Json& body) {
@@ -472,6 +499,11 @@ void add_commands(CLI::App& app, CommandLine& line, Command& command) {
         return print_list(l, "/v1/names", parameter("workload", l.workload), "names", names_table);
       });
   names->add_option("--workload", line.workload, "Only names of this workload");
+  CLI::App* gates =
+      add("gates", "The DNS answers that are held, and for which rows", [](const CommandLine& l) {
+        return print_list(l, "/v1/gates", parameter("workload", l.workload), "gates", gates_table);
+      });
+  gates->add_option("--workload", line.workload, "Only answers for this workload");
   add("answers", "The last DNS answers that were held, with their times", [](const CommandLine& l) {
     return print(l, request(l, "GET", "/v1/answers", kPatience).body, print_answers);
   });

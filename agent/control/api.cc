@@ -27,6 +27,7 @@ using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
+constexpr std::size_t kMaxRowsOfGate = 16;
 constexpr std::size_t kDecodeSlice = 256;  // entries between two looks at the loop's other work
 
 HttpResponse respond(const Json& body, unsigned status = 200) {
@@ -115,7 +116,7 @@ asio::awaitable<HttpResponse> Api::handle(HttpRequest request) {
   const bool post = path == "/v1/reload";
   const std::string method = post ? "POST" : "GET";
   if (!post && path != "/v1/status" && path != "/v1/entries" && path != "/v1/names" &&
-      path != "/v1/answers" && path != "/v1/wait") {
+      path != "/v1/gates" && path != "/v1/answers" && path != "/v1/wait") {
     co_return problem(404, "there is no " + path);
   }
   if (request.method != method) {
@@ -132,6 +133,7 @@ asio::awaitable<HttpResponse> Api::handle(HttpRequest request) {
     co_return problem(404, no_map(map->second, sources_.declared));
   }
   if (path == "/v1/names") co_return names(query);
+  if (path == "/v1/gates") co_return gates(query);
   if (!query.empty()) co_return problem(400, path + " takes no parameters");
   if (path == "/v1/answers") co_return answers();
   co_return respond(describe_status(sources_, *waiters_));
@@ -249,6 +251,48 @@ HttpResponse Api::names(const QueryParameters& query) const {
           std::chrono::duration_cast<std::chrono::seconds>(entry.expires - now).count()}});
   });
   return respond({{"next", next ? Json(*next) : Json()}, {"names", std::move(names)}});
+}
+
+HttpResponse Api::gates(const QueryParameters& query) const {
+  Parameters parameters(query);
+  const auto workload = parameters.text("workload");
+  const std::size_t limit = parameters.limit();
+  const std::size_t from = parameters.from();
+  if (const auto fault = parameters.fault()) return *fault;
+
+  const engine::PolicyEngine& engine = sources_.engine;
+  const RowText text(engine.allocations(), engine.options().indices);
+  const auto now = Clock::now();
+  const auto ms = [](Clock::duration duration) {
+    return std::chrono::duration_cast<milliseconds>(duration).count();
+  };
+  std::size_t place = 0;
+  std::optional<std::size_t> next;
+  Json gates = Json::array();
+  for (const engine::HeldAnswer& held : engine.held_answers()) {
+    if (gates.size() == limit) {
+      next = place;
+      break;
+    }
+    if (place++ < from) continue;
+    const std::string owner = text.workload(held.workload);
+    if (workload && *workload != owner) continue;
+    Json rows = Json::array();
+    for (const maps::RowKey& key : held.rows) {
+      const auto status = engine.loop().reconciler().status(key);
+      if (!status || !status->first_unreconciled || rows.size() == kMaxRowsOfGate) continue;
+      rows.push_back({{"map", text.map_name(key.map())},
+                      {"key", text.key(key)},
+                      {"state", reconciler::to_string(status->state)},
+                      {"error", describe_error(status->error, now)}});
+    }
+    gates.push_back({{"workload", owner},
+                     {"name", held.name},
+                     {"held_ms", ms(now - held.since)},
+                     {"deadline_ms", ms(held.deadline - now)},
+                     {"rows", std::move(rows)}});
+  }
+  return respond({{"next", next ? Json(*next) : Json()}, {"gates", std::move(gates)}});
 }
 
 HttpResponse Api::answers() const {

@@ -29,6 +29,7 @@ class Api {
   // Of a map that the spec declares: what the kernel has, or rows in a state.
   [[nodiscard]] boost::asio::awaitable<HttpResponse> declared_entries(QueryParameters query);
   [[nodiscard]] HttpResponse names(const QueryParameters& query) const;
+  [[nodiscard]] HttpResponse gates(const QueryParameters& query) const;
   [[nodiscard]] HttpResponse answers() const;
   [[nodiscard]] boost::asio::awaitable<HttpResponse> wait(QueryParameters query);
   [[nodiscard]] boost::asio::awaitable<HttpResponse> reload(QueryParameters query);

@@ -30,15 +30,22 @@ Json describe_dns(const dns::ProxyCounters& counters) {
           {"format_errors", counters.format_errors},
           {"not_implemented", counters.not_implemented},
           {"refused", counters.refused},
+          {"denied_nxdomain", counters.denied_nxdomain},
+          {"denied_dropped", counters.denied_dropped},
+          {"resolvers_refused", counters.resolvers_refused},
           {"audited", counters.audited},
           {"overloaded", counters.overloaded},
           {"upstream_failures", counters.upstream_failures},
+          {"upstream_limited", counters.upstream_limited},
           {"upstream_timeouts", counters.upstream_timeouts},
           {"answers_unmatched", counters.answers_unmatched},
+          {"answers_wrong_question", counters.answers_wrong_question},
           {"answers_malformed", counters.answers_malformed},
+          {"answers_servfail", counters.answers_servfail},
           {"answers_passed", counters.answers_passed},
           {"answers_released", counters.answers_released},
           {"holds_timed_out", counters.holds_timed_out},
+          {"holds_overloaded", counters.holds_overloaded},
           {"holds_failed", counters.holds_failed},
           {"held_released", counters.held_released},
           {"held_servfail", counters.held_servfail},
@@ -79,6 +86,25 @@ Json describe_revocation(const engine::Revocation& revocation) {
           {"failed", counters.failed},
           {"unlisted", counters.unlisted},
           {"recent", revocation.recent()}};
+}
+
+Json describe_times(const engine::DurationHistogram& times) {
+  const auto us = [](std::chrono::nanoseconds duration) {
+    return static_cast<double>(duration.count()) / 1000;
+  };
+  return {{"count", times.count()},
+          {"sum_us", us(times.sum())},
+          {"p50_us", us(times.quantile(0.5))},
+          {"p90_us", us(times.quantile(0.9))},
+          {"p99_us", us(times.quantile(0.99))},
+          {"max_us", us(times.max())}};
+}
+
+Json describe_answer_times(const engine::AnswerTimes& times) {
+  return {{"upstream", describe_times(times.upstream)},
+          {"table", describe_times(times.table)},
+          {"kernel", describe_times(times.kernel)},
+          {"release", describe_times(times.release)}};
 }
 
 Json describe_store(const state::StoreHealth& health) {
@@ -152,7 +178,8 @@ Json describe_workloads(const ApiSources& sources) {
     const mg_counters counters = sources.counters(id).value_or(mg_counters{});
     entry["denied"] = {{"connects", counters.denied_connects},
                        {"sends", counters.denied_sends},
-                       {"packets", counters.denied_packets}};
+                       {"packets", counters.denied_packets},
+                       {"queries", engine.denied_queries().count(id)}};
     entry["audited"] = counters.audited;
     entry["steered"] = counters.steered;
     entry["events_dropped"] = counters.events_dropped;
@@ -206,13 +233,14 @@ Json describe_status(const ApiSources& sources, std::size_t waiters) {
             {"parked", progress.parked}}},
           {"gates",
            {{"open", progress.open_gates},
-            {"held_answers", engine.held_answers()},
+            {"held_answers", engine.held_answers().size()},
             {"waiters", waiters}}},
           {"maps", describe_maps(sources.maps())},
           {"declared_maps", describe_declared(sources.declared)},
           {"workloads", describe_workloads(sources)},
           {"dns", describe_dns(sources.dns())},
           {"networks", describe_networks(sources.networks())},
+          {"answer_times", describe_answer_times(engine.answer_times())},
           {"names", describe_names(engine.names())},
           {"reconciler", describe_reconciler(engine.operations(), progress.resync)},
           {"spec", describe_spec(sources)},

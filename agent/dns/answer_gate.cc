@@ -19,6 +19,8 @@ std::string_view to_string(HoldOutcome outcome) {
       return "shutting down";
     case HoldOutcome::kRefused:
       return "refused";
+    case HoldOutcome::kOverloaded:
+      return "overloaded";
   }
   return "unknown";
 }

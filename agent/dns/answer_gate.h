@@ -27,6 +27,9 @@ struct LearnedAddress {
 // What becomes of an answer whose addresses did not get into the kernel.
 enum class OnGateTimeout : std::uint8_t { kServfail, kRelease, kDrop };
 
+// What a client is told that asks for a name which its workload may not resolve.
+enum class DeniedNameAnswer : std::uint8_t { kRefused, kNxdomain, kDrop };
+
 // What the policy says about a question.
 struct Verdict {
   bool may_resolve = false;
@@ -34,6 +37,18 @@ struct Verdict {
   // answer is released whatever becomes of its hold.
   bool audit = false;
   OnGateTimeout on_gate_timeout = OnGateTimeout::kServfail;
+  DeniedNameAnswer on_denied_name = DeniedNameAnswer::kRefused;
+};
+
+enum class DenialReason : std::uint8_t { kName, kResolver };
+
+// A query that the policy does not allow. `name` is valid during the call only.
+struct DeniedQuery {
+  WorkloadId workload = 0;
+  std::string_view name;  // the question's, as in Question::name
+  policy::IpAddress resolver;
+  DenialReason reason = DenialReason::kName;
+  bool audited = false;  // audit mode: it was resolved, but opens nothing
 };
 
 enum class HoldOutcome : std::uint8_t {
@@ -43,8 +58,8 @@ enum class HoldOutcome : std::uint8_t {
   kWithdrawn,  // the name, or the workload, was revoked meanwhile
   kCancelled,
   kShuttingDown,
-  kRefused,  // no gate could be made: too many are open, the addresses exceed a limit, or the maps
-             // are not in use so far
+  kRefused,     // no gate could be made: the addresses exceed a limit, or the maps are not in use
+  kOverloaded,  // as many answers are held as may be, of the workload or in all
 };
 [[nodiscard]] std::string_view to_string(HoldOutcome outcome);
 
@@ -85,6 +100,12 @@ class AnswerGate {
 
   // May `workload` resolve `name` (as in Question::name)?
   [[nodiscard]] virtual Verdict judge(WorkloadId workload, std::string_view name) = 0;
+
+  // May `workload` ask this resolver at all?
+  [[nodiscard]] virtual bool may_ask(WorkloadId workload, const policy::IpAddress& resolver) = 0;
+
+  // After every query that judge() or may_ask() does not allow.
+  virtual void denied(const DeniedQuery& query) = 0;
 
   // Learns the addresses and calls `done` exactly once when the kernel holds all of them, or will
   // not: in the proxy's thread, before hold() returns or later. An answer that changes nothing

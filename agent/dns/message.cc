@@ -291,6 +291,59 @@ void remove_duplicates(std::vector<LearnedAddress>& addresses) {
   addresses.erase(std::unique(addresses.begin(), addresses.end(), same), addresses.end());
 }
 
+// The header and the question; make_reply() and make_name_error() say what comes behind.
+Message begin_reply(MessageView query, const Query& parsed, ReplyCode code) {
+  const std::size_t question_size = parsed.question ? parsed.question->wire_size : 0;
+  Message reply(kHeaderSize + question_size);
+  std::copy_n(query.begin(), 2, reply.begin());
+  const auto opcode = static_cast<std::uint8_t>(parsed.opcode << LDNS_OPCODE_SHIFT);
+  reply[2] = static_cast<std::uint8_t>(LDNS_QR_MASK | opcode | (query[2] & LDNS_RD_MASK));
+  reply[3] = static_cast<std::uint8_t>(LDNS_RA_MASK | (query[3] & LDNS_CD_MASK) |
+                                       static_cast<std::uint8_t>(code));
+  if (parsed.question) {
+    write16(reply.data() + 4, 1);
+    std::copy_n(query.begin() + kHeaderSize, question_size, reply.begin() + kHeaderSize);
+  }
+  return reply;
+}
+
+void append_opt(const Query& query, Message& reply) {
+  if (!query.edns) return;
+  reply[11] = 1;  // records in the additional section
+  const std::uint8_t size_high = kOwnUdpSize >> 8;
+  const std::uint8_t size_low = kOwnUdpSize & 0xff;
+  const std::uint8_t flags = query.dnssec_ok ? 0x80 : 0;
+  const std::uint8_t opt[] = {0, 0, LDNS_RR_TYPE_OPT, size_high, size_low, 0, 0, flags, 0, 0, 0};
+  reply.insert(reply.end(), std::begin(opt), std::end(opt));
+}
+
+void append16(Message& message, std::uint16_t value) {
+  message.push_back(static_cast<std::uint8_t>(value >> 8));
+  message.push_back(static_cast<std::uint8_t>(value));
+}
+void append32(Message& message, std::uint32_t value) {
+  append16(message, static_cast<std::uint16_t>(value >> 16));
+  append16(message, static_cast<std::uint16_t>(value));
+}
+
+// The root's SOA record (RFC 1035 3.3.13). Its names tell people who made it.
+void append_denied_soa(Message& reply) {
+  constexpr std::string_view kServer("\7mapgate\7invalid\0", 17);
+  constexpr std::string_view kMailbox("\6denied\7mapgate\7invalid\0", 24);
+  constexpr std::size_t kNumbers = 20;
+  reply[9] = 1;        // records in the authority section
+  reply.push_back(0);  // owned by the root
+  append16(reply, LDNS_RR_TYPE_SOA);
+  append16(reply, LDNS_RR_CLASS_IN);
+  append32(reply, kDeniedNameTtl);
+  append16(reply, static_cast<std::uint16_t>(kServer.size() + kMailbox.size() + kNumbers));
+  reply.insert(reply.end(), kServer.begin(), kServer.end());
+  reply.insert(reply.end(), kMailbox.begin(), kMailbox.end());
+  append32(reply, 1);  // serial; refresh, retry and expire say nothing to a client
+  for (int i = 0; i < 3; ++i) append32(reply, kDeniedNameTtl);
+  append32(reply, kDeniedNameTtl);  // how long the name does not exist
+}
+
 std::uint16_t question_count(MessageView message) {
   return LDNS_QDCOUNT(message.data());
 }
@@ -327,6 +380,10 @@ std::optional<Query> parse_query(MessageView message) {
 
 std::uint16_t message_id(MessageView message) {
   return read16(message.data());
+}
+
+ReplyCode reply_code(MessageView message) {
+  return static_cast<ReplyCode>(LDNS_RCODE_WIRE(message.data()));
 }
 
 void set_message_id(std::span<std::uint8_t> message, std::uint16_t id) {
@@ -371,25 +428,15 @@ std::optional<std::vector<LearnedAddress>> extract_addresses(MessageView answer)
 }
 
 Message make_reply(MessageView query, const Query& parsed, ReplyCode code) {
-  const std::size_t question_size = parsed.question ? parsed.question->wire_size : 0;
-  Message reply(kHeaderSize + question_size);
-  std::copy_n(query.begin(), 2, reply.begin());
-  const auto opcode = static_cast<std::uint8_t>(parsed.opcode << LDNS_OPCODE_SHIFT);
-  reply[2] = static_cast<std::uint8_t>(LDNS_QR_MASK | opcode | (query[2] & LDNS_RD_MASK));
-  reply[3] = static_cast<std::uint8_t>(LDNS_RA_MASK | (query[3] & LDNS_CD_MASK) |
-                                       static_cast<std::uint8_t>(code));
-  if (parsed.question) {
-    write16(reply.data() + 4, 1);
-    std::copy_n(query.begin() + kHeaderSize, question_size, reply.begin() + kHeaderSize);
-  }
-  if (parsed.edns) {
-    write16(reply.data() + 10, 1);
-    const std::uint8_t size_high = kOwnUdpSize >> 8;
-    const std::uint8_t size_low = kOwnUdpSize & 0xff;
-    const std::uint8_t flags = parsed.dnssec_ok ? 0x80 : 0;
-    const std::uint8_t opt[] = {0, 0, LDNS_RR_TYPE_OPT, size_high, size_low, 0, 0, flags, 0, 0, 0};
-    reply.insert(reply.end(), std::begin(opt), std::end(opt));
-  }
+  Message reply = begin_reply(query, parsed, code);
+  append_opt(parsed, reply);
+  return reply;
+}
+
+Message make_name_error(MessageView query, const Query& parsed) {
+  Message reply = begin_reply(query, parsed, ReplyCode::kNameError);
+  append_denied_soa(reply);
+  append_opt(parsed, reply);
   return reply;
 }
 

@@ -28,6 +28,7 @@ enum class ReplyCode : std::uint8_t {
   kNoError = 0,
   kFormatError = 1,
   kServerFailure = 2,
+  kNameError = 3,
   kNotImplemented = 4,
   kRefused = 5,
 };
@@ -53,6 +54,7 @@ struct Query {
 [[nodiscard]] std::optional<Query> parse_query(MessageView message);
 
 [[nodiscard]] std::uint16_t message_id(MessageView message);  // of at least kHeaderSize bytes
+[[nodiscard]] ReplyCode reply_code(MessageView message);      // likewise
 void set_message_id(std::span<std::uint8_t> message, std::uint16_t id);
 
 // Whether `answer` is a response that repeats the question of `query` byte for byte, letter case
@@ -69,5 +71,10 @@ void set_message_id(std::span<std::uint8_t> message, std::uint16_t id);
 // A reply without records that repeats the query's id, operation, RD and CD, its question if it has
 // exactly one, and has an OPT record if the query has (RFC 6891 7).
 [[nodiscard]] Message make_reply(MessageView query, const Query& parsed, ReplyCode code);
+
+// NXDOMAIN, with the SOA record that lets the client keep it for kDeniedNameTtl (RFC 2308 5). The
+// record is the root's: no closer zone is known to exist.
+inline constexpr std::uint32_t kDeniedNameTtl = 5;  // seconds; the policy may change
+[[nodiscard]] Message make_name_error(MessageView query, const Query& parsed);
 
 }  // namespace mapgate::dns

@@ -146,6 +146,7 @@ class Proxy::Implementation {
         quota_(options.max_sessions, options.max_sessions_per_workload),
         tcp_quota_(options.max_tcp_connections, options.max_tcp_connections_per_workload),
         batches_(io),
+        upstream_shares_(options.max_upstream_sockets, options.max_upstream_sockets_per_workload),
         deadlines_(io, options.upstream_timeout) {}
 
   ~Implementation() {
@@ -208,6 +209,7 @@ class Proxy::Implementation {
   [[nodiscard]] ProxyCounters counters() const {
     ProxyCounters result = counters_;
     result.answers_unmatched = upstream_counters_.unmatched;
+    result.answers_wrong_question = upstream_counters_.wrong_question;
     result.answers_malformed = upstream_counters_.malformed;
     result.send_failures = batches_.failures();
     return result;
@@ -270,8 +272,9 @@ class Proxy::Implementation {
     Site(Implementation& proxy, NetworkId network_id, Place where)
         : id(network_id),
           place(std::move(where)),
-          udp_upstream(proxy.io_, place.network, proxy.flows_, proxy.random_, proxy.receiver_,
-                       proxy.batches_, proxy.deadlines_, proxy.upstream_counters_) {}
+          udp_upstream(proxy.io_, place.network, proxy.upstream_shares_, proxy.flows_,
+                       proxy.random_, proxy.receiver_, proxy.batches_, proxy.deadlines_,
+                       proxy.upstream_counters_) {}
     const NetworkId id;
     const Place place;
     UdpUpstream udp_upstream;
@@ -402,11 +405,38 @@ class Proxy::Implementation {
     return std::nullopt;
   }
 
-  // Whether the policy lets the question pass.
-  bool permit(const Verdict& verdict) {
-    if (verdict.may_resolve) return true;
-    ++(verdict.audit ? counters_.audited : counters_.refused);
-    return verdict.audit;
+  // Why the policy does not allow the query; nothing: it does. Says so to the gate.
+  std::optional<DenialReason> judge(const Flow& flow, const Question& question,
+                                    const Verdict& verdict) {
+    std::optional<DenialReason> reason;
+    if (!gate_.may_ask(flow.workload, flow.resolver.address)) {
+      reason = DenialReason::kResolver;
+    } else if (!verdict.may_resolve) {
+      reason = DenialReason::kName;
+    }
+    if (!reason) return reason;
+    if (verdict.audit) ++counters_.audited;
+    gate_.denied({flow.workload, question.name, flow.resolver.address, *reason, verdict.audit});
+    return reason;
+  }
+
+  // The answer to a query that is not allowed; nothing: there is none. A resolver is always
+  // refused: that a name does not exist would be news about the name, and the client is to try its
+  // next resolver.
+  std::optional<Message> deny(MessageView query, const Query& parsed, DenialReason reason,
+                              DeniedNameAnswer answer) {
+    if (reason == DenialReason::kResolver) {
+      ++counters_.resolvers_refused;
+    } else if (answer == DeniedNameAnswer::kDrop) {
+      ++counters_.denied_dropped;
+      return std::nullopt;
+    } else if (answer == DeniedNameAnswer::kNxdomain) {
+      ++counters_.denied_nxdomain;
+      return make_name_error(query, parsed);
+    } else {
+      ++counters_.refused;
+    }
+    return make_reply(query, parsed, ReplyCode::kRefused);
   }
 
   void reply(Client& client, MessageView query, const Query& parsed, ReplyCode code) {
@@ -424,8 +454,10 @@ class Proxy::Implementation {
     }
     const Question& question = *parsed->question;
     const Verdict verdict = gate_.judge(flow->workload, question.name);
-    if (!permit(verdict)) {
-      reply(*client, query, *parsed, ReplyCode::kRefused);
+    const std::optional<DenialReason> denial = judge(*flow, question, verdict);
+    if (denial && !verdict.audit) {
+      if (auto answer = deny(query, *parsed, *denial, verdict.on_denied_name))
+        client->send(*std::move(answer), nullptr);
       co_return;
     }
     const Admission admission(quota_, flow->workload, *client);
@@ -435,14 +467,15 @@ class Proxy::Implementation {
       co_return;
     }
 
-    Exchange exchange(client->upstream(), flow->resolver, query, question);
+    Exchange exchange(client->upstream(), *flow, query, question);
     const ExchangeStatus status = co_await exchange;
     if (status != ExchangeStatus::kAnswered) {
       if (count_failure(status)) reply(*client, query, *parsed, ReplyCode::kServerFailure);
       co_return;
     }
+    if (reply_code(exchange.answer()) == ReplyCode::kServerFailure) ++counters_.answers_servfail;
     set_message_id(exchange.answer(), message_id(query));
-    if (exchange.addresses().empty() || !verdict.may_resolve) {
+    if (exchange.addresses().empty() || denial) {
       ++counters_.answers_passed;
       client->send(std::move(exchange.answer()), nullptr);
       co_return;
@@ -471,9 +504,22 @@ class Proxy::Implementation {
   // Counts an exchange that gave no answer; says whether the client hears of it.
   bool count_failure(ExchangeStatus status) {
     if (status == ExchangeStatus::kTimedOut) ++counters_.upstream_timeouts;
-    if (status != ExchangeStatus::kFailed) return false;
-    ++counters_.upstream_failures;
-    return true;
+    if (status == ExchangeStatus::kFailed) ++counters_.upstream_failures;
+    if (status == ExchangeStatus::kLimited) ++counters_.upstream_limited;
+    return status == ExchangeStatus::kFailed || status == ExchangeStatus::kLimited;
+  }
+
+  void count_hold(HoldOutcome outcome) {
+    switch (outcome) {
+      case HoldOutcome::kTimedOut:
+        ++counters_.holds_timed_out;
+        break;
+      case HoldOutcome::kOverloaded:
+        ++counters_.holds_overloaded;
+        break;
+      default:
+        ++counters_.holds_failed;
+    }
   }
 
   // Counts a hold's outcome; says what to do about one that did not open.
@@ -482,8 +528,11 @@ class Proxy::Implementation {
       ++counters_.answers_released;
       return std::nullopt;
     }
-    ++(outcome == HoldOutcome::kTimedOut ? counters_.holds_timed_out : counters_.holds_failed);
-    const OnGateTimeout action = verdict.audit ? OnGateTimeout::kRelease : verdict.on_gate_timeout;
+    count_hold(outcome);
+    OnGateTimeout action = verdict.on_gate_timeout;
+    // A flood of answers must not become a way past the gate.
+    if (outcome == HoldOutcome::kOverloaded) action = OnGateTimeout::kServfail;
+    if (verdict.audit) action = OnGateTimeout::kRelease;
     switch (action) {
       case OnGateTimeout::kServfail:
         ++counters_.held_servfail;
@@ -510,6 +559,7 @@ class Proxy::Implementation {
   Quota tcp_quota_;
   DatagramReceiver receiver_;
   SendBatches batches_;
+  SocketShares upstream_shares_;
   Deadlines deadlines_;
   boost::unordered_flat_map<NetworkId, std::shared_ptr<Site>> sites_;
   struct TcpEntry {

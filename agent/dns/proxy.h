@@ -40,6 +40,10 @@ struct ProxyOptions {
   // Beyond these a new TCP connection is closed at once.
   std::size_t max_tcp_connections = 1024;
   std::size_t max_tcp_connections_per_workload = 128;
+  // Sockets to resolvers. At a limit an idle one makes room for a new one, or else one of the
+  // workload that has the most; if there is none either, the query is answered with SERVFAIL.
+  std::size_t max_upstream_sockets = 512;
+  std::size_t max_upstream_sockets_per_workload = 64;
   // Queries of one TCP connection in work; beyond, it is not read from.
   std::size_t max_pipelined = 64;
 };
@@ -50,25 +54,32 @@ struct ProxyCounters {
   std::uint64_t queries_tcp = 0;
   std::uint64_t tcp_connections = 0;
   // Queries that got no answer at all.
-  std::uint64_t malformed = 0;      // no DNS query
-  std::uint64_t oversized = 0;      // larger than max_query_size
-  std::uint64_t unknown_flows = 0;  // from a client that was not steered here
+  std::uint64_t malformed = 0;       // no DNS query
+  std::uint64_t oversized = 0;       // larger than max_query_size
+  std::uint64_t unknown_flows = 0;   // from a client that was not steered here
+  std::uint64_t denied_dropped = 0;  // the name is denied, and the policy wants no answer
   // Queries that the proxy answered itself.
   std::uint64_t format_errors = 0;      // several questions in one message, or none
   std::uint64_t not_implemented = 0;    // another operation than a query, or a zone transfer
   std::uint64_t refused = 0;            // the policy does not let the workload resolve the name
-  std::uint64_t audited = 0;            // would have been refused, but for audit mode
+  std::uint64_t denied_nxdomain = 0;    // likewise, where the policy wants NXDOMAIN
+  std::uint64_t resolvers_refused = 0;  // the policy does not let the workload ask this resolver
+  std::uint64_t audited = 0;            // would have been denied, but for audit mode
   std::uint64_t overloaded = 0;         // a limit on sessions was reached
   std::uint64_t upstream_failures = 0;  // no socket, or the resolver's port is closed
+  std::uint64_t upstream_limited = 0;   // the workload's share of sockets is used up
   // Answers of resolvers.
   std::uint64_t upstream_timeouts = 0;
-  std::uint64_t answers_unmatched = 0;  // no query in work has this id and question; dropped
-  std::uint64_t answers_malformed = 0;  // dropped
-  std::uint64_t answers_passed = 0;     // without addresses: nothing to hold
-  std::uint64_t answers_released = 0;   // after their hold opened
+  std::uint64_t answers_unmatched = 0;       // no query in work has this id; dropped
+  std::uint64_t answers_wrong_question = 0;  // the query of this id asked something else; dropped
+  std::uint64_t answers_malformed = 0;       // dropped
+  std::uint64_t answers_servfail = 0;        // the resolver itself says SERVFAIL; passed on
+  std::uint64_t answers_passed = 0;          // without addresses: nothing to hold
+  std::uint64_t answers_released = 0;        // after their hold opened
   // Holds that did not open, and what the client got.
   std::uint64_t holds_timed_out = 0;
-  std::uint64_t holds_failed = 0;  // any other outcome
+  std::uint64_t holds_overloaded = 0;  // too many answers are held: SERVFAIL, whatever the policy
+  std::uint64_t holds_failed = 0;      // any other outcome
   std::uint64_t held_released = 0;
   std::uint64_t held_servfail = 0;
   std::uint64_t held_dropped = 0;

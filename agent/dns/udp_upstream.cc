@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <utility>
@@ -13,35 +14,36 @@ namespace {
 constexpr std::uint32_t kQueriesPerSocket = 2048;
 constexpr std::chrono::seconds kSocketLifetime{30};
 constexpr std::chrono::seconds kSweepInterval{1};
-// Bounds the resolvers that clients make up, and the file descriptors.
-constexpr std::size_t kMaxSockets = 512;
 constexpr int kReceiveBuffer = 1 << 20;
 constexpr int kBatchesPerTurn = 8;
 
 }  // namespace
 
-class UdpUpstream::Socket {
+class UdpUpstream::Socket : public SharedSocket {
  public:
-  Socket(UdpUpstream& upstream, int fd)
-      : pending(upstream.random_, upstream.counters_),
+  Socket(UdpUpstream& upstream, WorkloadId workload, const Endpoint& resolver_endpoint, int fd)
+      : SharedSocket(upstream.shares_, workload),
+        pending(upstream.random_, upstream.counters_),
+        resolver(resolver_endpoint),
         opened(TimePoint::clock::now()),
         upstream_(upstream),
         descriptor_(upstream.io_, fd, [this] { receive(); }),
         sender_(upstream.batches_, fd) {
-    ++upstream_.open_sockets_;
     descriptor_.want_read();
   }
-  ~Socket() { --upstream_.open_sockets_; }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
+
+  [[nodiscard]] bool idle() const override { return pending.empty(); }
+  void close() override { upstream_.close(*this); }
 
   void send(Exchange& exchange) {
     ++used;
+    note_use();
     sender_.send(pending.add(exchange), std::nullopt, nullptr);
   }
   [[nodiscard]] bool worn() const { return used >= kQueriesPerSocket || pending.full(); }
 
   PendingQueries pending;
+  const Endpoint resolver;
   const TimePoint opened;
   std::uint32_t used = 0;
 
@@ -67,10 +69,12 @@ class UdpUpstream::Socket {
 };
 
 UdpUpstream::UdpUpstream(boost::asio::io_context& io, sockets::NetworkNamespace network,
-                         FlowSource& flows, RandomSource& random, DatagramReceiver& receiver,
-                         SendBatches& batches, Deadlines& deadlines, UpstreamCounters& counters)
+                         SocketShares& shares, FlowSource& flows, RandomSource& random,
+                         DatagramReceiver& receiver, SendBatches& batches, Deadlines& deadlines,
+                         UpstreamCounters& counters)
     : io_(io),
       network_(std::move(network)),
+      shares_(shares),
       flows_(flows),
       random_(random),
       receiver_(receiver),
@@ -82,13 +86,14 @@ UdpUpstream::UdpUpstream(boost::asio::io_context& io, sockets::NetworkNamespace 
 UdpUpstream::~UdpUpstream() = default;
 
 void UdpUpstream::start(Exchange& exchange) {
-  Socket* socket = choose(exchange.resolver());
-  if (socket == nullptr) {
-    exchange.finish(ExchangeStatus::kFailed);
+  const std::expected<Socket*, ExchangeStatus> socket =
+      choose(exchange.workload(), exchange.resolver());
+  if (!socket) {
+    exchange.finish(socket.error());
     return;
   }
   deadlines_.add(exchange);
-  socket->send(exchange);
+  (*socket)->send(exchange);
 }
 
 void UdpUpstream::abandon() {
@@ -100,20 +105,45 @@ void UdpUpstream::abandon() {
   retired_.clear();
 }
 
-UdpUpstream::Socket* UdpUpstream::choose(const Endpoint& resolver) {
-  if (!resolvers_.contains(resolver) && open_sockets_ >= kMaxSockets) return nullptr;
-  std::unique_ptr<Socket>& socket = resolvers_[resolver][random_.next16() % kSocketsPerResolver];
-  if (socket && socket->worn()) retire(socket);
-  if (!socket && open_sockets_ < kMaxSockets) socket = open(resolver);
+std::expected<UdpUpstream::Socket*, ExchangeStatus> UdpUpstream::choose(WorkloadId workload,
+                                                                        const Endpoint& resolver) {
   if (!sweep_alarm_.is_set()) sweep_alarm_.set(TimePoint::clock::now() + kSweepInterval);
-  return socket.get();
+  const std::size_t place = random_.next16() % kSocketsPerResolver;
+  if (const auto found = resolvers_.find(resolver); found != resolvers_.end()) {
+    std::unique_ptr<Socket>& present = found->second[place];
+    if (present && present->worn()) retire(present);
+    if (present) return present.get();
+  }
+  if (shares_.make_room(workload)) {
+    auto socket = open(workload, resolver);
+    if (!socket) return std::unexpected(ExchangeStatus::kFailed);
+    return (resolvers_[resolver][place] = std::move(socket)).get();
+  }
+  // Another of this resolver's is less random, but better than no answer.
+  const auto found = resolvers_.find(resolver);
+  if (found != resolvers_.end())
+    for (const std::unique_ptr<Socket>& other : found->second)
+      if (other && !other->worn()) return other.get();
+  return std::unexpected(ExchangeStatus::kLimited);
 }
 
-std::unique_ptr<UdpUpstream::Socket> UdpUpstream::open(const Endpoint& resolver) {
+void UdpUpstream::close(Socket& socket) {
+  const auto is_it = [&](const std::unique_ptr<Socket>& other) { return other.get() == &socket; };
+  socket.pending.fail_all(ExchangeStatus::kLimited);
+  const auto found = resolvers_.find(socket.resolver);
+  if (found != resolvers_.end()) {
+    const auto in_use = std::ranges::find_if(found->second, is_it);
+    if (in_use != found->second.end()) return in_use->reset();
+  }
+  std::erase_if(retired_, is_it);
+}
+
+std::unique_ptr<UdpUpstream::Socket> UdpUpstream::open(WorkloadId workload,
+                                                       const Endpoint& resolver) {
   const SocketAddress address(resolver);
   const int fd = network_.open_socket(address.family(), SOCK_DGRAM);
   if (fd < 0) return nullptr;
-  auto socket = std::make_unique<Socket>(*this, fd);
+  auto socket = std::make_unique<Socket>(*this, workload, resolver, fd);
   static_cast<void>(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &kReceiveBuffer, sizeof kReceiveBuffer));
   if (!flows_.mark_own_socket(fd)) return nullptr;
   if (::connect(fd, address.data(), address.size()) != 0) return nullptr;

@@ -4,11 +4,13 @@
 #include <array>
 #include <boost/functional/hash.hpp>
 #include <boost/unordered/unordered_flat_map.hpp>
+#include <expected>
 #include <memory>
 #include <vector>
 
 #include "agent/dns/datagrams.h"
 #include "agent/dns/flow_source.h"
+#include "agent/dns/socket_shares.h"
 #include "agent/dns/upstream.h"
 #include "agent/sockets/network_namespace.h"
 
@@ -17,12 +19,14 @@ namespace mapgate::dns {
 // Forwards queries over UDP. Each resolver has a few connected sockets with ports that the kernel
 // chose at random; a query takes a random one of them, and each is replaced after some queries or
 // some time, so that an attacker off the path has to guess id and port (RFC 5452).
+//
+// All workloads use a resolver's sockets; each counts against the one whose query opened it.
 class UdpUpstream final : public Upstream {
  public:
   // Sends from `network`.
-  UdpUpstream(boost::asio::io_context& io, sockets::NetworkNamespace network, FlowSource& flows,
-              RandomSource& random, DatagramReceiver& receiver, SendBatches& batches,
-              Deadlines& deadlines, UpstreamCounters& counters);
+  UdpUpstream(boost::asio::io_context& io, sockets::NetworkNamespace network, SocketShares& shares,
+              FlowSource& flows, RandomSource& random, DatagramReceiver& receiver,
+              SendBatches& batches, Deadlines& deadlines, UpstreamCounters& counters);
   ~UdpUpstream();
 
   void start(Exchange& exchange) override;
@@ -41,15 +45,17 @@ class UdpUpstream final : public Upstream {
     }
   };
 
-  // The socket for the next query; null if none can be had.
-  Socket* choose(const Endpoint& resolver);
-  std::unique_ptr<Socket> open(const Endpoint& resolver);
+  // The socket for the query, or why there is none.
+  std::expected<Socket*, ExchangeStatus> choose(WorkloadId workload, const Endpoint& resolver);
+  std::unique_ptr<Socket> open(WorkloadId workload, const Endpoint& resolver);
+  void close(Socket& socket);
   void retire(std::unique_ptr<Socket>& socket);
   // Retires the sockets that are old, and closes the retired ones that wait for nothing.
   void sweep();
 
   boost::asio::io_context& io_;
   const sockets::NetworkNamespace network_;
+  SocketShares& shares_;
   FlowSource& flows_;
   RandomSource& random_;
   DatagramReceiver& receiver_;
@@ -58,7 +64,6 @@ class UdpUpstream final : public Upstream {
   UpstreamCounters& counters_;
   boost::unordered_flat_map<Endpoint, Sockets, EndpointHash> resolvers_;
   std::vector<std::unique_ptr<Socket>> retired_;
-  std::size_t open_sockets_ = 0;
   Alarm sweep_alarm_;
 };
 

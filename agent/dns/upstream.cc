@@ -44,9 +44,12 @@ Message PendingQueries::add(Exchange& exchange) {
 
 void PendingQueries::deliver(MessageView answer, TimePoint now) {
   const auto found = answer.size() < kHeaderSize ? by_id_.end() : by_id_.find(message_id(answer));
-  if (found == by_id_.end() ||
-      !answers_query(answer, found->second->query_, found->second->question_)) {
+  if (found == by_id_.end()) {
     ++counters_.unmatched;
+    return;
+  }
+  if (!answers_query(answer, found->second->query_, found->second->question_)) {
+    ++counters_.wrong_question;
     return;
   }
   std::optional<std::vector<LearnedAddress>> addresses = extract_addresses(answer);

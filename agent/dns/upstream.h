@@ -21,12 +21,15 @@ enum class ExchangeStatus : std::uint8_t {
   kAnswered,
   kTimedOut,
   kFailed,     // no socket, or the resolver cannot be reached
+  kLimited,    // the workload has used up its share of sockets
   kAbandoned,  // the client has gone
 };
 
 struct UpstreamCounters {
-  std::uint64_t unmatched = 0;  // answers without a query that they could belong to; dropped
-  std::uint64_t malformed = 0;  // answers that cannot be read; dropped
+  // Answers that were dropped:
+  std::uint64_t unmatched = 0;       // no query has their id
+  std::uint64_t wrong_question = 0;  // the query of their id asked for something else
+  std::uint64_t malformed = 0;       // they cannot be read
 };
 
 class PendingQueries;
@@ -36,7 +39,7 @@ class Exchange;
 // What forwards queries to one kind of resolver connection.
 class Upstream {
  public:
-  // Takes the query on, or finishes it at once with kFailed.
+  // Takes the query on, or finishes it at once with kFailed or kLimited.
   virtual void start(Exchange& exchange) = 0;
 
  protected:
@@ -50,9 +53,8 @@ using ExchangeHook =
 // not matter, and the question outlive it.
 class Exchange : public ExchangeHook {
  public:
-  Exchange(Upstream& upstream, const Endpoint& resolver, MessageView query,
-           const Question& question)
-      : upstream_(upstream), resolver_(resolver), query_(query), question_(question) {}
+  Exchange(Upstream& upstream, const Flow& flow, MessageView query, const Question& question)
+      : upstream_(upstream), flow_(flow), query_(query), question_(question) {}
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -73,7 +75,8 @@ class Exchange : public ExchangeHook {
   [[nodiscard]] TimePoint answered() const { return answered_; }
 
   // For upstreams.
-  [[nodiscard]] const Endpoint& resolver() const { return resolver_; }
+  [[nodiscard]] WorkloadId workload() const { return flow_.workload; }
+  [[nodiscard]] const Endpoint& resolver() const { return flow_.resolver; }
   [[nodiscard]] MessageView query() const { return query_; }
   // Ends the wait and runs the session on. The exchange is gone when this returns.
   void finish(ExchangeStatus status);
@@ -85,7 +88,7 @@ class Exchange : public ExchangeHook {
   friend class Deadlines;
 
   Upstream& upstream_;
-  const Endpoint resolver_;
+  const Flow flow_;
   const MessageView query_;
   const Question& question_;
   std::coroutine_handle<> session_;

@@ -69,21 +69,6 @@ std::string process_name(std::uint32_t pid) {
 
 }  // namespace
 
-bool LineLimit::allow(TimePoint now, std::uint64_t& suppressed) {
-  suppressed = 0;
-  if (now - second_ >= std::chrono::seconds(1)) {
-    second_ = now;
-    lines_ = 0;
-    suppressed = std::exchange(suppressed_, 0);
-  }
-  if (lines_ >= per_second_) {
-    ++suppressed_;
-    return false;
-  }
-  ++lines_;
-  return true;
-}
-
 std::string describe_denial(const mg_denial& denial, std::string_view workload,
                             std::string_view process) {
   policy::IpAddress::Bytes bytes;

@@ -14,27 +14,9 @@
 
 #include "agent/datapath/datapath.h"
 #include "agent/engine/enforcement.h"
+#include "agent/engine/line_limit.h"
 
 namespace mapgate::engine {
-
-// Lets `per_second` lines a second through and counts the others: what others cause must not fill
-// the log.
-class LineLimit {
- public:
-  using TimePoint = std::chrono::steady_clock::time_point;
-
-  explicit LineLimit(std::uint32_t per_second) : per_second_(per_second) {}
-
-  // Whether this line may be written. `suppressed` becomes how many were not since the last second
-  // with any, when a new second begins; else 0.
-  [[nodiscard]] bool allow(TimePoint now, std::uint64_t& suppressed);
-
- private:
-  const std::uint32_t per_second_;
-  TimePoint second_{};
-  std::uint32_t lines_ = 0;
-  std::uint64_t suppressed_ = 0;
-};
 
 // One denial, for people: "web: denied connect to 192.0.2.1:443 (tcp) by curl[123]: no rule has the
 // address".

@@ -38,6 +38,18 @@ dns::OnGateTimeout to_dns(policy::GateTimeoutAction action) {
   return dns::OnGateTimeout::kServfail;
 }
 
+dns::DeniedNameAnswer to_dns(policy::DeniedNameAnswer answer) {
+  switch (answer) {
+    case policy::DeniedNameAnswer::kRefused:
+      return dns::DeniedNameAnswer::kRefused;
+    case policy::DeniedNameAnswer::kNxdomain:
+      return dns::DeniedNameAnswer::kNxdomain;
+    case policy::DeniedNameAnswer::kDrop:
+      return dns::DeniedNameAnswer::kDrop;
+  }
+  return dns::DeniedNameAnswer::kRefused;
+}
+
 dns::HoldOutcome to_dns(reconciler::GateOutcome outcome) {
   switch (outcome) {
     case reconciler::GateOutcome::kOpened:
@@ -68,8 +80,10 @@ PolicyEngine::PolicyEngine(const Environment& environment, reconciler::Epoch epo
       maps_(environment.maps),
       bindings_(environment.bindings),
       store_(environment.store),
+      system_resolvers_(environment.system_resolvers),
       log_(environment.log),
       options_(options),
+      held_(options.node.dns),
       operations_(environment.operations),
       table_(epoch),
       spec_source_(table_.add_source("spec")),
@@ -78,6 +92,7 @@ PolicyEngine::PolicyEngine(const Environment& environment, reconciler::Epoch epo
       names_(environment.io, table_, environment.store, environment.log, options.indices,
              options.node.dns),
       revocation_(environment.connections, environment.log),
+      denied_queries_(environment.log),
       turn_(environment.io) {}
 
 PolicyEngine::~PolicyEngine() = default;
@@ -402,7 +417,24 @@ dns::Verdict PolicyEngine::judge(dns::WorkloadId workload, std::string_view name
   }
   const policy::CompiledWorkload& settings = entry->second;
   return {match(workload, name).resolvable, settings.mode == policy::Mode::kAudit,
-          to_dns(settings.on_gate_timeout)};
+          to_dns(settings.on_gate_timeout), to_dns(settings.on_denied_name)};
+}
+
+bool PolicyEngine::may_ask(dns::WorkloadId workload, const policy::IpAddress& resolver) {
+  for (const auto* policy : {active_.get(), next_.get()}) {
+    if (policy == nullptr) continue;
+    const auto entry = policy->workloads().find(workload);
+    if (entry == policy->workloads().end()) continue;
+    const policy::ResolverSelector& resolvers = entry->second.resolvers;
+    if (resolvers.system && system_resolvers_.contains(resolver, now())) return true;
+    const auto holds = [&](const policy::Prefix& prefix) { return prefix.contains(resolver); };
+    if (std::ranges::any_of(resolvers.prefixes, holds)) return true;
+  }
+  return false;
+}
+
+void PolicyEngine::denied(const dns::DeniedQuery& query) {
+  denied_queries_.record(query, workload_name(query.workload), now());
 }
 
 void PolicyEngine::hold(const dns::HoldRequest& request, dns::HoldCallback done) {
@@ -414,10 +446,8 @@ void PolicyEngine::hold(const dns::HoldRequest& request, dns::HoldCallback done)
   // The rows would be realised in maps that no program reads so far.
   if (maps_.awaits_contents()) return done({dns::HoldOutcome::kRefused, 0, {}, {}});
   auto transaction = table_.begin();
-  if (held_ >= options_.node.dns.max_held_answers ||
-      !names_.learn(request, workload_name(request.workload), port_sets, transaction)) {
+  if (!names_.learn(request, workload_name(request.workload), port_sets, transaction))
     return done({dns::HoldOutcome::kRefused, 0, {}, {}});
-  }
   const reconciler::Revision revision = std::move(transaction).commit(start).revision;
   const dns::TimePoint committed = now();
   if (!options_.hold_answers || loop_.reconciler().lowest_unreconciled() > revision) {
@@ -427,26 +457,44 @@ void PolicyEngine::hold(const dns::HoldRequest& request, dns::HoldCallback done)
   keys.reserve(request.addresses.size());
   for (const dns::LearnedAddress& learned : request.addresses)
     keys.push_back(names_.key_of(request.workload, learned.address));
+  // What is learned stays: the client's next attempt finds it in the kernel.
+  if (!held_.has_room(request.workload) && !all_realised(keys))
+    return done({dns::HoldOutcome::kOverloaded, revision, committed, {}});
+
   // Whoever is called in the end, `done` is called once: by the gate, or here if there is none.
-  auto shared = std::make_shared<dns::HoldCallback>(std::move(done));
+  struct Pending {
+    dns::HoldCallback done;
+    HeldAnswers::Place place;
+  };
+  auto pending = std::make_shared<Pending>(std::move(done), HeldAnswers::Place());
+  const dns::TimePoint deadline = start + options_.node.dns.gate_deadline;
   auto ticket = loop_.reconciler().wait_for_rows(
-      keys, start + options_.node.dns.gate_deadline,
-      [this, shared, revision, committed](reconciler::GateResult result) {
-        --held_;
+      keys, deadline, [this, pending, revision, committed](reconciler::GateResult result) {
+        held_.remove(pending->place);
         const bool opened = result.outcome == reconciler::GateOutcome::kOpened;
-        (*shared)({to_dns(result.outcome), revision, committed, opened ? now() : dns::TimePoint{}});
+        pending->done(
+            {to_dns(result.outcome), revision, committed, opened ? now() : dns::TimePoint{}});
       });
-  if (!ticket) return (*shared)({dns::HoldOutcome::kRefused, revision, committed, {}});
+  if (!ticket) return pending->done({dns::HoldOutcome::kOverloaded, revision, committed, {}});
   if (const auto* result = std::get_if<reconciler::GateResult>(&*ticket)) {
     const bool opened = result->outcome == reconciler::GateOutcome::kOpened;
-    return (*shared)(
+    return pending->done(
         {to_dns(result->outcome), revision, committed, opened ? committed : dns::TimePoint{}});
   }
-  ++held_;
+  pending->place =
+      held_.add({request.workload, std::string(request.name), std::move(keys), start, deadline});
+}
+
+bool PolicyEngine::all_realised(const std::vector<maps::RowKey>& keys) const {
+  return std::ranges::all_of(keys, [this](const maps::RowKey& key) {
+    const auto status = loop_.reconciler().status(key);
+    return !status || !status->first_unreconciled;
+  });
 }
 
 void PolicyEngine::answered(const dns::AnswerRecord& record) {
   answers_.record(workload_name(record.workload), record);
+  answer_times_.record(record);
 }
 
 std::string_view PolicyEngine::workload_name(WorkloadId workload) const {

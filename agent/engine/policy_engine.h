@@ -17,8 +17,12 @@
 
 #include "agent/dns/answer_gate.h"
 #include "agent/dns/name_cache.h"
+#include "agent/dns/system_resolvers.h"
 #include "agent/engine/adopting_operations.h"
 #include "agent/engine/answer_log.h"
+#include "agent/engine/answer_times.h"
+#include "agent/engine/denied_queries.h"
+#include "agent/engine/held_answers.h"
 #include "agent/engine/learned_names.h"
 #include "agent/engine/map_control.h"
 #include "agent/engine/reconcile_loop.h"
@@ -65,6 +69,7 @@ class PolicyEngine final : public dns::AnswerGate {
     WorkloadBindings& bindings;
     Connections& connections;
     state::Store& store;
+    dns::SystemResolvers& system_resolvers;
     spdlog::logger& log;
   };
 
@@ -89,6 +94,8 @@ class PolicyEngine final : public dns::AnswerGate {
 
   // dns::AnswerGate.
   [[nodiscard]] dns::Verdict judge(dns::WorkloadId workload, std::string_view name) override;
+  [[nodiscard]] bool may_ask(dns::WorkloadId workload, const policy::IpAddress& resolver) override;
+  void denied(const dns::DeniedQuery& query) override;
   void hold(const dns::HoldRequest& request, dns::HoldCallback done) override;
   void answered(const dns::AnswerRecord& record) override;
 
@@ -98,6 +105,8 @@ class PolicyEngine final : public dns::AnswerGate {
   [[nodiscard]] const dns::NameCache& names() const { return names_.cache(); }
   [[nodiscard]] const AnswerLog& answers() const { return answers_; }
   [[nodiscard]] const Revocation& revocation() const { return revocation_; }
+  [[nodiscard]] const AnswerTimes& answer_times() const { return answer_times_; }
+  [[nodiscard]] const DeniedQueries& denied_queries() const { return denied_queries_; }
   [[nodiscard]] const Table& table() const { return table_; }
   [[nodiscard]] ReconcileLoop& loop() { return loop_; }
   [[nodiscard]] const ReconcileLoop& loop() const { return loop_; }
@@ -107,7 +116,7 @@ class PolicyEngine final : public dns::AnswerGate {
   [[nodiscard]] const WorkloadBindings& bindings() const { return bindings_; }
   [[nodiscard]] state::StoreHealth store_health() const { return store_.health(); }
   [[nodiscard]] const EngineOptions& options() const { return options_; }
-  [[nodiscard]] std::size_t held_answers() const { return held_; }
+  [[nodiscard]] const HeldAnswers::List& held_answers() const { return held_.list(); }
   // The phase that a change of policy waits in, and what it waits for if that is an error; empty:
   // none.
   [[nodiscard]] const std::string& phase() const { return phase_; }
@@ -119,6 +128,8 @@ class PolicyEngine final : public dns::AnswerGate {
   using PolicyPointer = std::shared_ptr<const policy::CompiledPolicy>;
   enum class PhaseEnd : std::uint8_t { kRealised, kFailed, kSuperseded, kShuttingDown };
   enum class GiveUp : std::uint8_t { kNever, kWhenBlocked };
+
+  [[nodiscard]] bool all_realised(const std::vector<maps::RowKey>& keys) const;
 
   // Of the policy in force and the one on its way together.
   [[nodiscard]] policy::NameMatch match(WorkloadId workload, std::string_view name) const;
@@ -150,10 +161,11 @@ class PolicyEngine final : public dns::AnswerGate {
   MapControl& maps_;
   WorkloadBindings& bindings_;
   state::Store& store_;
+  dns::SystemResolvers& system_resolvers_;
   spdlog::logger& log_;
   EngineOptions options_;
 
-  std::size_t held_ = 0;
+  HeldAnswers held_;
   AdoptingOperations operations_;
   Table table_;
   reconciler::SourceId spec_source_;
@@ -163,6 +175,8 @@ class PolicyEngine final : public dns::AnswerGate {
   LearnedNames names_;
   AnswerLog answers_;
   Revocation revocation_;
+  AnswerTimes answer_times_;
+  DeniedQueries denied_queries_;
 
   policy::Allocations allocations_;
   PolicyPointer active_ = std::make_shared<policy::CompiledPolicy>();

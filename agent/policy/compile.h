@@ -57,7 +57,9 @@ struct CompiledWorkload {
   Mode mode = Mode::kEnforce;
   GateTimeoutAction on_gate_timeout = GateTimeoutAction::kServfail;
   RevokeAction on_revoke = RevokeAction::kKeep;
+  DeniedNameAnswer on_denied_name = DeniedNameAnswer::kRefused;
   bool allow_loopback = true;
+  ResolverSelector resolvers;
   std::size_t egress_rules = 0;                // of the spec
   LpmTable prefixes;                           // of the 128 address bits
   LpmTable ports;                              // of the 32 bits of protocol and port

@@ -126,6 +126,8 @@ class SpecReader {
     read_milliseconds(fields.optional("upstreamTimeout"), milliseconds(10), seconds(60),
                       settings.upstream_timeout);
     read_count(fields.optional("maxHeldAnswers"), 1U << 20, settings.max_held_answers);
+    read_count(fields.optional("maxHeldAnswersPerWorkload"), 1U << 20,
+               settings.max_held_answers_per_workload);
     read_count(fields.optional("maxAddressesPerName"), 1U << 16, settings.max_addresses_per_name);
     read_count(fields.optional("maxAddressesPerWorkload"), 1U << 24,
                settings.max_addresses_per_workload);
@@ -157,9 +159,11 @@ class SpecReader {
   std::vector<WorkloadSpec> read_policy(const Place& place) {
     std::vector<WorkloadSpec> workloads;
     Fields fields(errors_, place);
+    ResolverSelector resolvers;
+    if (const auto list = fields.optional("resolvers")) resolvers = read_resolvers(*list);
     if (const auto list = fields.required("workloads")) {
       read_list(errors_, *list, EmptyList::kAllowed,
-                [&](const Place& item) { workloads.push_back(read_workload(item)); });
+                [&](const Place& item) { workloads.push_back(read_workload(item, resolvers)); });
       if (workloads.size() >= MG_MAX_WORKLOADS) {
         errors_.add(*list, "more than " + std::to_string(MG_MAX_WORKLOADS - 1) + " workloads");
       }
@@ -169,8 +173,9 @@ class SpecReader {
     return workloads;
   }
 
-  WorkloadSpec read_workload(const Place& place) {
+  WorkloadSpec read_workload(const Place& place, const ResolverSelector& resolvers) {
     WorkloadSpec workload;
+    workload.resolvers = resolvers;
     Fields fields(errors_, place);
     if (const auto name = fields.required("name")) workload.name = read_workload_name(*name);
     if (const auto selector = fields.required("selector"))
@@ -196,9 +201,18 @@ class SpecReader {
                                {{"keep", RevokeAction::kKeep}, {"destroy", RevokeAction::kDestroy}})
                                .value_or(workload.on_revoke);
     }
+    if (const auto answer = fields.optional("onDeniedName")) {
+      workload.on_denied_name =
+          read_choice<DeniedNameAnswer>(errors_, *answer,
+                                        {{"refused", DeniedNameAnswer::kRefused},
+                                         {"nxdomain", DeniedNameAnswer::kNxdomain},
+                                         {"drop", DeniedNameAnswer::kDrop}})
+              .value_or(workload.on_denied_name);
+    }
     if (const auto loopback = fields.optional("allowLoopback")) {
       workload.allow_loopback = read_boolean(errors_, *loopback).value_or(true);
     }
+    if (const auto list = fields.optional("resolvers")) workload.resolvers = read_resolvers(*list);
     if (const auto egress = fields.optional("egress")) {
       read_list(errors_, *egress, EmptyList::kAllowed,
                 [&](const Place& item) { workload.egress.push_back(read_rule(item)); });
@@ -208,6 +222,23 @@ class SpecReader {
       read_names(*dns, EmptyList::kAllowed, workload.dns);
     fields.finish();
     return workload;
+  }
+
+  ResolverSelector read_resolvers(const Place& place) {
+    ResolverSelector resolvers{.system = false, .prefixes = {}};
+    read_list(errors_, place, EmptyList::kRefused, [&](const Place& item) {
+      const auto text = read_string(errors_, item);
+      if (!text) return;
+      if (*text == "system") {
+        resolvers.system = true;
+      } else if (const auto prefix = Prefix::parse(*text)) {
+        resolvers.prefixes.push_back(*prefix);
+      } else {
+        errors_.add(item, in_quotes(*text) + " " + prefix.error() +
+                              "; expected \"system\", an address or a prefix");
+      }
+    });
+    return resolvers;
   }
 
   std::string read_workload_name(const Place& place) {

@@ -29,6 +29,17 @@ enum class GateTimeoutAction { kServfail, kRelease, kDrop };
 // What becomes of connections that a change of policy forbids.
 enum class RevokeAction { kKeep, kDestroy };
 
+// What a workload is told that asks for a name it may not resolve.
+enum class DeniedNameAnswer { kRefused, kNxdomain, kDrop };
+
+// Which resolvers a workload may ask: who answers decides which addresses are opened.
+struct ResolverSelector {
+  bool system = true;  // those that the node itself uses
+  std::vector<Prefix> prefixes;
+
+  friend bool operator==(const ResolverSelector&, const ResolverSelector&) = default;
+};
+
 // A matchName (normalised) or a matchPattern.
 using NameSelector = std::variant<std::string, NamePattern>;
 
@@ -53,7 +64,9 @@ struct WorkloadSpec {
   Mode mode = Mode::kEnforce;
   GateTimeoutAction on_gate_timeout = GateTimeoutAction::kServfail;
   RevokeAction on_revoke = RevokeAction::kKeep;
+  DeniedNameAnswer on_denied_name = DeniedNameAnswer::kRefused;
   bool allow_loopback = true;
+  ResolverSelector resolvers;
   std::vector<EgressRule> egress;
   std::vector<NameSelector> dns;  // may be resolved, open nothing
 
@@ -78,8 +91,9 @@ struct DnsSettings {
   std::chrono::milliseconds gate_deadline{1000};
   // How long the proxy waits for a resolver's answer.
   std::chrono::milliseconds upstream_timeout{4000};
-  // Answers held at a time, over all workloads; beyond that SERVFAIL.
+  // Answers held at a time, over all workloads and of one; beyond that SERVFAIL.
   std::uint32_t max_held_answers = 4096;
+  std::uint32_t max_held_answers_per_workload = 1024;
   // Learned pairs of name and address, of one name and of one workload; beyond that the one that
   // was resolved longest ago goes.
   std::uint32_t max_addresses_per_name = 1024;

@@ -112,6 +112,10 @@ class FakeGate final : public dns::AnswerGate {
     judged.emplace_back(name);
     return verdict;
   }
+  bool may_ask(dns::WorkloadId, const policy::IpAddress&) override { return resolver_allowed; }
+  void denied(const dns::DeniedQuery& query) override {
+    denials.push_back({std::string(query.name), query});
+  }
   void hold(const dns::HoldRequest& request, dns::HoldCallback done) override;
   void answered(const dns::AnswerRecord& record) override {
     records.push_back({std::string(record.name), record.addresses.size(), record});
@@ -120,7 +124,9 @@ class FakeGate final : public dns::AnswerGate {
   void finish(dns::HoldOutcome outcome);
 
   dns::Verdict verdict{.may_resolve = true};
+  bool resolver_allowed = true;
   bool open_at_once = false;
+  std::vector<std::pair<std::string, dns::DeniedQuery>> denials;  // by name
   std::vector<std::string> judged;
   std::vector<Held> held;
   std::vector<Record> records;

@@ -3,8 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <ldns/ldns.h>
 
 #include <algorithm>
+#include <memory>
 #include <random>
 #include <string>
 
@@ -238,6 +240,24 @@ TEST(MakeReply, SeveralQuestionsAreNotEchoed) {
   const Message reply = make_reply(query, *parse_query(query), ReplyCode::kFormatError);
   EXPECT_EQ(reply.size(), kHeaderSize);
   EXPECT_EQ(reply[3] & 0x0f, 1);
+}
+
+TEST(MakeNameError, HasAnSoaThatLetsTheClientKeepItForAWhile) {
+  const Message query =
+      MessageBuilder(0x1234).question("eViL.test", kTypeA).edns(4096, true).bytes();
+  const Message reply = make_name_error(query, *parse_query(query));
+  EXPECT_TRUE(answers_query(reply, query, *parse_query(query)->question));
+  EXPECT_THAT(extract(reply), IsEmpty());
+  ldns_pkt* raw = nullptr;
+  ASSERT_EQ(ldns_wire2pkt(&raw, reply.data(), reply.size()), LDNS_STATUS_OK);
+  const std::unique_ptr<ldns_pkt, decltype(&ldns_pkt_free)> packet(raw, &ldns_pkt_free);
+  EXPECT_EQ(ldns_pkt_id(raw), 0x1234);
+  EXPECT_EQ(ldns_pkt_get_rcode(raw), LDNS_RCODE_NXDOMAIN);
+  EXPECT_TRUE(ldns_pkt_edns(raw));
+  ASSERT_EQ(ldns_pkt_nscount(raw), 1);
+  char* text = ldns_rr2str(ldns_rr_list_rr(ldns_pkt_authority(raw), 0));
+  EXPECT_STREQ(text, ".\t5\tIN\tSOA\tmapgate.invalid. denied.mapgate.invalid. 1 5 5 5 5\n");
+  free(text);  // NOLINT(cppcoreguidelines-no-malloc): ldns's
 }
 
 // Whatever comes in: no crash, and what is accepted gives a reply that reads.

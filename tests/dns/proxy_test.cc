@@ -106,6 +106,41 @@ TEST_P(EveryWay, ANameThatThePolicyDoesNotMatchIsRefusedAndNotForwarded) {
   EXPECT_EQ(world_.proxy->counters().refused, 1U);
 }
 
+TEST_P(EveryWay, AResolverThatTheWorkloadMayNotAskIsNotAsked) {
+  world_.gate.resolver_allowed = false;
+  world_.gate.verdict.on_denied_name = DeniedNameAnswer::kNxdomain;
+  FakeClient client = client_of(world_);
+  client.send(query(5));
+  EXPECT_EQ(code_of(world_.await(client)), kRefused) << "the name may exist";
+  EXPECT_TRUE(world_.resolver.queries.empty());
+  EXPECT_EQ(world_.proxy->counters().resolvers_refused, 1U);
+  ASSERT_EQ(world_.gate.denials.size(), 1U);
+  EXPECT_EQ(world_.gate.denials[0].first, "a.test");
+  EXPECT_EQ(world_.gate.denials[0].second.reason, DenialReason::kResolver);
+  EXPECT_EQ(world_.gate.denials[0].second.resolver, world_.resolver.endpoint().address);
+}
+
+TEST_P(EveryWay, ADeniedNameDoesNotExistWhereThePolicySaysSo) {
+  world_.gate.verdict = {.may_resolve = false, .on_denied_name = DeniedNameAnswer::kNxdomain};
+  FakeClient client = client_of(world_);
+  client.send(MessageBuilder(5).question("eViL.test", kTypeA).edns(4096, true).bytes());
+  const auto reply = world_.await(client);
+  EXPECT_EQ(code_of(reply), 3);
+  EXPECT_EQ(world_.proxy->counters().denied_nxdomain, 1U);
+  ASSERT_EQ(world_.gate.denials.size(), 1U);
+  EXPECT_EQ(world_.gate.denials[0].second.reason, DenialReason::kName);
+}
+
+TEST_P(EveryWay, ADeniedNameGetsNoAnswerWhereThePolicySaysSo) {
+  world_.gate.verdict = {.may_resolve = false, .on_denied_name = DeniedNameAnswer::kDrop};
+  FakeClient client = client_of(world_);
+  client.send(query(5));
+  ASSERT_TRUE(world_.run_until([&] { return world_.proxy->counters().denied_dropped == 1; }));
+  world_.run_for(milliseconds(20));
+  EXPECT_FALSE(client.receive());
+  EXPECT_TRUE(world_.resolver.queries.empty());
+}
+
 TEST_P(EveryWay, TheQuestionGoesThroughByteForByteWithEdnsAndAnIdOfItsOwn) {
   world_.gate.open_at_once = true;
   FakeClient client = client_of(world_);
@@ -365,6 +400,20 @@ TEST_F(ProxyTest, AuditLetsAnUnmatchedNameThroughAndOpensNothing) {
   EXPECT_EQ(code_of(world.await(client)), 0);
   EXPECT_TRUE(world.gate.held.empty());
   EXPECT_EQ(world.proxy->counters().audited, 1U);
+  ASSERT_EQ(world.gate.denials.size(), 1U);
+  EXPECT_TRUE(world.gate.denials[0].second.audited);
+}
+
+TEST_F(ProxyTest, AuditLetsAResolverThatMayNotBeAskedThroughAndItOpensNothing) {
+  FakeWorld world;
+  world.gate.verdict.audit = true;
+  world.gate.resolver_allowed = false;
+  FakeClient client = udp(world);
+  client.send(query(1));
+  EXPECT_EQ(code_of(world.await(client)), 0);
+  EXPECT_TRUE(world.gate.held.empty());
+  EXPECT_EQ(world.proxy->counters().audited, 1U);
+  EXPECT_EQ(world.proxy->counters().resolvers_refused, 0U);
 }
 
 TEST_F(ProxyTest, HeldAnswersDoNotHoldUpOthers) {
@@ -407,7 +456,8 @@ TEST_F(ProxyTest, DropsAnswersThatDoNotBelongToTheQuery) {
                           .bytes());
   world.resolver.send(asked);  // no response
   world.resolver.send({1, 2, 3});
-  ASSERT_TRUE(world.run_until([&] { return world.proxy->counters().answers_unmatched == 5; }));
+  ASSERT_TRUE(world.run_until([&] { return world.proxy->counters().answers_wrong_question == 3; }));
+  ASSERT_TRUE(world.run_until([&] { return world.proxy->counters().answers_unmatched == 2; }));
   Message torn = right;
   torn.resize(torn.size() - 2);
   world.resolver.send(torn);
@@ -418,7 +468,7 @@ TEST_F(ProxyTest, DropsAnswersThatDoNotBelongToTheQuery) {
   world.resolver.send(right);
   EXPECT_EQ(code_of(world.await(client)), 0);
   world.resolver.send(right);  // once only
-  ASSERT_TRUE(world.run_until([&] { return world.proxy->counters().answers_unmatched == 6; }));
+  ASSERT_TRUE(world.run_until([&] { return world.proxy->counters().answers_unmatched == 3; }));
   EXPECT_FALSE(client.receive());
 }
 
@@ -432,6 +482,86 @@ TEST_F(ProxyTest, AResolverThatIsSilentIsGivenUpWithoutAnAnswer) {
   ASSERT_TRUE(world.run_until([&] { return world.proxy->counters().upstream_timeouts == 1; }));
   EXPECT_EQ(world.proxy->sessions(), 0U);
   EXPECT_FALSE(client.receive());
+}
+
+TEST_F(ProxyTest, AServfailOfTheResolverIsPassedOnAndCounted) {
+  FakeWorld world;
+  world.resolver.answer_with([](const Message& asked) {
+    return Messages{MessageBuilder::response_to(asked, kServfail).bytes()};
+  });
+  FakeClient client = udp(world);
+  client.send(query(1));
+  EXPECT_EQ(code_of(world.await(client)), kServfail);
+  EXPECT_EQ(world.proxy->counters().answers_servfail, 1U);
+  EXPECT_EQ(world.proxy->counters().upstream_failures, 0U);
+}
+
+TEST_F(ProxyTest, BeyondTheLimitOfHeldAnswersThereIsServfailWhateverThePolicySays) {
+  for (const OnGateTimeout action :
+       {OnGateTimeout::kServfail, OnGateTimeout::kRelease, OnGateTimeout::kDrop}) {
+    FakeWorld world;
+    world.gate.verdict.on_gate_timeout = action;
+    FakeClient client = udp(world);
+    EXPECT_FALSE(hold_ends(world, client, HoldOutcome::kOverloaded).released);
+    EXPECT_EQ(code_of(world.await(client)), kServfail);
+    EXPECT_EQ(world.proxy->counters().holds_overloaded, 1U);
+  }
+}
+
+// With resolvers that never answer, each with a port of its own.
+class SilentResolversTest : public ProxyTest {
+ protected:
+  static ProxyOptions options() {
+    ProxyOptions options;
+    options.max_upstream_sockets = 8;
+    options.max_upstream_sockets_per_workload = 4;
+    return options;
+  }
+  // A query of a workload to a resolver that nobody has asked so far; it is in work when this
+  // returns.
+  void ask_silent(WorkloadId workload) {
+    silent_.push_back(std::make_unique<test::FakeResolver>(AF_INET));  // nobody polls it
+    world_.flows.flow = {workload, silent_.back()->endpoint()};
+    const std::uint64_t before = world_.proxy->counters().queries_udp;
+    client_.send(query(static_cast<std::uint16_t>(silent_.size())));
+    ASSERT_TRUE(world_.run_until([&] { return world_.proxy->counters().queries_udp > before; }));
+  }
+  std::optional<Message> ask(WorkloadId workload) {
+    world_.flows.flow = {workload, world_.resolver.endpoint()};
+    FakeClient client = udp(world_);
+    client.send(query(1));
+    return world_.await(client);
+  }
+
+  FakeWorld world_{options()};
+  FakeClient client_ = udp(world_);
+  std::vector<std::unique_ptr<test::FakeResolver>> silent_;
+};
+
+TEST_F(SilentResolversTest, AWorkloadThatAsksManyGetsServfailBeyondItsShare) {
+  for (int i = 0; i < 4; ++i) ask_silent(1);
+  EXPECT_EQ(world_.proxy->counters().upstream_limited, 0U);
+  ask_silent(1);
+  EXPECT_EQ(code_of(world_.await(client_)), kServfail);
+  EXPECT_EQ(world_.proxy->counters().upstream_limited, 1U);
+  world_.gate.open_at_once = true;
+  EXPECT_EQ(code_of(ask(2)), 0) << "another workload has its own share";
+}
+
+TEST_F(SilentResolversTest, WhoeverHasTheMostMakesRoomWhenAllSocketsAreTaken) {
+  for (int i = 0; i < 8; ++i) ask_silent(i < 4 ? 1 : 2);
+  world_.gate.open_at_once = true;
+  EXPECT_EQ(code_of(ask(3)), 0);
+  EXPECT_EQ(code_of(world_.await(client_)), kServfail) << "the query that lost its socket";
+  EXPECT_EQ(world_.proxy->counters().upstream_limited, 1U);
+}
+
+TEST_F(SilentResolversTest, AnIdleSocketMakesRoomForAQueryToAnotherResolver) {
+  world_.gate.open_at_once = true;
+  for (int i = 0; i < 40; ++i) ASSERT_EQ(code_of(ask(1)), 0);  // all four sockets of one resolver
+  for (int i = 0; i < 3; ++i) ask_silent(1);
+  EXPECT_EQ(code_of(ask(1)), 0) << "by a socket that is left";
+  EXPECT_EQ(world_.proxy->counters().upstream_limited, 0U);
 }
 
 TEST_F(ProxyTest, SpreadsQueriesOverSeveralMarkedSockets) {

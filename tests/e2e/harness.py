@@ -331,7 +331,7 @@ class World:
         self.bpffs = self._mount_bpffs()
         self.cgroups = isolation.CgroupTree(isolation.cgroup2_mount(self.folder / "cgroup2"))
         self._stack.callback(self._end_processes)
-        self._use_resolver(RESOLVER)
+        self._use_resolvers(RESOLVER, RESOLVER_V6, STUB)
         self.resolver = Resolver(self, self._resolver_processes)
         self.daemon = Daemon(self)
 
@@ -342,18 +342,20 @@ class World:
         self._stack.callback(subprocess.run, ["umount", "--lazy", path], check=False)
         return path / "mapgate"
 
-    def _use_resolver(self, address):
-        """The C library of everything started from here asks this resolver, and nothing but DNS and /etc/hosts."""
-        self.set_resolver(address)
+    def _use_resolvers(self, *addresses):
+        """The C library of everything started from here asks these resolvers in turn, and nothing but DNS and
+        /etc/hosts; workloads may ask them, as they are the node's."""
+        self.set_resolvers(*addresses)
         (self.folder / "nsswitch.conf").write_text("hosts: files dns\n")
         for target in ("/etc/resolv.conf", "/etc/nsswitch.conf"):
             source = self.folder / pathlib.Path(target).name
             isolation.mount(source, os.path.realpath(target), None, isolation.MS_BIND)
             self._stack.callback(subprocess.run, ["umount", "--lazy", os.path.realpath(target)], check=False)
 
-    def set_resolver(self, address, *lines):
+    def set_resolvers(self, *addresses, more=()):
         """The resolv.conf of what is started from now on."""
-        (self.folder / "resolv.conf").write_text("\n".join([f"nameserver {address}", *lines]) + "\n")
+        lines = [*(f"nameserver {address}" for address in addresses), *more]
+        (self.folder / "resolv.conf").write_text("\n".join(lines) + "\n")
 
     def run(self, *command, cgroup=None, check=True, timeout=60, **options):
         """Runs a command in this world to its end, with its output as text; see spawn."""

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A resolver that sends something false before the true answer; the question's first label says what:
-   odd_resolver.py ADDRESS"""
+"""A resolver that misbehaves; the question's first label says how: odd_resolver.py ADDRESS"""
 
 import socket
 import struct
 import sys
+import threading
+import time
 
 import dns_message
 
@@ -20,6 +21,10 @@ def answer(query, address, name=None, identifier=None):
     return header + question + record
 
 
+def first_label(query):
+    return query[13 : 13 + query[12]].decode()
+
+
 def false_messages(what, query):
     identifier = struct.unpack("!H", query[:2])[0]
     false = answer(query, FALSE_ADDRESS)
@@ -32,15 +37,67 @@ def false_messages(what, query):
     }.get(what, [])
 
 
-def main():
-    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    server.bind((sys.argv[1], 53))
+def spoof(query, client):
+    """From another port than was asked."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind((sys.argv[1], 0))
+        other.sendto(answer(query, FALSE_ADDRESS), client)
+
+
+def servfail(query):
+    return query[:2] + struct.pack("!5H", 0x8182, 1, 0, 0, 0) + query[12:]
+
+
+def serve_udp(server):
     while True:
         query, client = server.recvfrom(4096)
-        what = query[13 : 13 + query[12]].decode()
+        what = first_label(query)
+        if what == "silent":
+            continue
+        if what == "servfail":
+            server.sendto(servfail(query), client)
+            continue
+        if what == "spoofed":
+            spoof(query, client)
         true = answer(query, TRUE_ADDRESS)
         for message in [*false_messages(what, query), true] + ([true] if what == "twice" else []):
             server.sendto(message, client)
+
+
+def send_in_pieces(connection, stream):
+    for index in range(len(stream)):
+        connection.sendall(stream[index : index + 1])
+        time.sleep(0.002)
+
+
+def serve_connection(connection):
+    with connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while length := connection.recv(2, socket.MSG_WAITALL):
+            query = connection.recv(struct.unpack("!H", length)[0], socket.MSG_WAITALL)
+            what = first_label(query)
+            if what == "closes":
+                return
+            stream = b"".join(struct.pack("!H", len(message)) + message
+                              for message in [*false_messages(what, query), answer(query, TRUE_ADDRESS)])
+            if what == "pieces":
+                send_in_pieces(connection, stream)
+            else:
+                connection.sendall(stream)
+
+
+def serve_tcp(listener):
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=serve_connection, args=(connection,), daemon=True).start()
+
+
+def main():
+    address = (sys.argv[1], 53)
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind(address)
+    threading.Thread(target=serve_tcp, args=(socket.create_server(address),), daemon=True).start()
+    serve_udp(server)
 
 
 if __name__ == "__main__":

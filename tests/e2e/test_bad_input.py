@@ -118,7 +118,7 @@ class BadPacketTest(harness.WorldTest):
         self.world.resolver.add("good.test", "A 192.0.2.10")
         self.world.resolver.publish()
         self.daemon = self.world.daemon
-        self.daemon.start(spec=harness.workload_spec([harness.allow_names("good.test", "*.odd.test")]))
+        self.daemon.start(spec=harness.workload_spec([harness.allow_names("good.test")]))
         self.agent = self.world.agent()
 
     def assert_alive(self):
@@ -162,23 +162,6 @@ class BadPacketTest(harness.WorldTest):
                        struct.pack("!H", len(good)) + good[:-3], struct.pack("!H", 0) * 50):
             self.agent.send_raw_tcp(harness.RESOLVER, stream.hex())
         self.assert_alive()
-
-    def test_answers_that_do_not_match_their_query_are_dropped_and_counted(self):
-        self.world.spawn([harness.PYTHON, harness.SOURCE / "tests" / "e2e" / "odd_resolver.py", "203.0.113.53"],
-                         cgroup="servers", log=self.world.folder / "odd.log")
-        harness.wait_until(
-            lambda: self.agent.ask("ready.odd.test", "203.0.113.53", timeout=0.5).get("rcode") == NOERROR,
-            "the odd resolver answers")
-        for name in ("wrong-id", "wrong-question", "garbage", "cut", "query", "twice"):
-            with self.subTest(name):
-                answer = self.agent.ask(f"{name}.odd.test", "203.0.113.53")
-                self.assertEqual("ok", answer["outcome"])
-                self.assertEqual(["192.0.2.10"], answer["addresses"])
-        dns = self.daemon.status()["dns"]
-        self.assertGreaterEqual(dns["answers_unmatched"], 2)
-        self.assertGreaterEqual(dns["answers_malformed"], 1)
-        # What the false answers carried was not learned.
-        self.assertEqual(["192.0.2.10"], self.daemon.kernel_addresses())
 
 
 if __name__ == "__main__":

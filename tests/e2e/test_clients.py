@@ -82,7 +82,7 @@ class ClientTest(harness.WorldTest):
 
     def test_a_name_is_completed_from_the_search_list(self):
         # C libraries stop at a name that is REFUSED: the domains that the workload may ask for come first.
-        self.world.set_resolver(harness.RESOLVER, "search clients.test elsewhere.test")
+        self.world.set_resolvers(harness.RESOLVER, more=["search clients.test elsewhere.test"])
         agent = self.world.agent()
         self.assertEqual(sorted([ADDRESS, ADDRESS_V6]), sorted(agent.resolve("api")["addresses"]))
         self.assertEqual("ok", agent.connect("api", harness.HTTP)["outcome"])

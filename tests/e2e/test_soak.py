@@ -20,7 +20,7 @@ class SoakTest(harness.WorldTest):
                           str(PER_ANSWER), harness.many_address(0), str(ADDRESSES)], cgroup="servers",
                          log=self.world.folder / "store.log")
         harness.wait_until(lambda: harness.answers(STORE), "the store's resolver answers")
-        self.world.set_resolver(STORE)
+        self.world.set_resolvers(STORE)
 
     def test_names_with_many_addresses_of_short_life_connect_every_time(self):
         spec = harness.workload_spec([harness.allow_names("*.store.test")])

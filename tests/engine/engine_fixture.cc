@@ -210,7 +210,8 @@ void EngineTest::restart() {
   EngineOptions options{.indices = kIndices, .node = node, .reconciler = {}};
   options.reconciler.retry.max = std::chrono::milliseconds(100);
   engine = std::make_unique<PolicyEngine>(
-      PolicyEngine::Environment{io, maps, map_control, *bindings, connections, *store, *log},
+      PolicyEngine::Environment{io, maps, map_control, *bindings, connections, *store,
+                                system_resolvers, *log},
       reconciler::Epoch::from_random(1, 2), options);
 }
 

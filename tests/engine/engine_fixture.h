@@ -155,6 +155,8 @@ class EngineTest : public testing::Test {
   boost::asio::io_context io;
   Journal journal;
   std::filesystem::path directory_;
+  // What the node uses, for SystemResolvers.
+  [[nodiscard]] std::filesystem::path resolv_conf() const { return directory_ / "resolv.conf"; }
   FakeMaps maps{journal};
   FakeMapControl map_control{journal};
   FakeConnections connections{journal, maps};
@@ -162,6 +164,7 @@ class EngineTest : public testing::Test {
   std::unique_ptr<spdlog::logger> log;
   std::unique_ptr<state::Store> store;
   std::unique_ptr<WorkloadBindings> bindings;
+  dns::SystemResolvers system_resolvers{{resolv_conf()}};
   std::unique_ptr<PolicyEngine> engine;
 };
 

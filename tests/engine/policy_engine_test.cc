@@ -2,6 +2,7 @@
 #include "agent/engine/policy_engine.h"
 
 #include <algorithm>
+#include <fstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,12 +18,19 @@ using std::chrono::seconds;
 
 class PolicyEngineTest : public EngineTest {
  protected:
-  PolicyEngineTest() { node.dns.gate_deadline = milliseconds(200); }
+  PolicyEngineTest() {
+    node.dns.gate_deadline = milliseconds(200);
+    node.dns.max_held_answers = 15;
+    node.dns.max_held_answers_per_workload = 8;
+  }
   void SetUp() override {
     make_cgroup("web");
     ASSERT_EQ(
         start(parse(web("{matchName: api.example.com}, {matchPattern: \"*.cdn.example.com\"}") +
-                    "      dns: [{matchName: only-resolve.example.com}]\n"))
+                    "      dns: [{matchName: only-resolve.example.com}]\n"
+                    "    - name: other\n"
+                    "      selector: {cgroup: /other}\n"
+                    "      egress: [{toFQDNs: [{matchName: other.example.com}]}]\n"))
             .outcome,
         ApplyOutcome::kApplied);
   }
@@ -30,8 +38,9 @@ class PolicyEngineTest : public EngineTest {
   void refuse(const std::string& address,
               reconciler::ErrorClass error = reconciler::ErrorClass::kTransient) {
     maps.fail = [address, error](const std::string& operation) {
-      return operation.starts_with("put mg_addresses 1 " + address + " ") ? std::optional(error)
-                                                                          : std::nullopt;
+      const bool refused = operation.starts_with("put mg_addresses 1 " + address + " ") ||
+                           operation.starts_with("put mg_addresses 2 " + address + " ");
+      return refused ? std::optional(error) : std::nullopt;
     };
   }
 };
@@ -47,7 +56,26 @@ TEST_F(PolicyEngineTest, OnlyNamesOfTheSpecMayBeResolved) {
   EXPECT_TRUE(engine->judge(1, "a.cdn.example.com").may_resolve);
   EXPECT_TRUE(engine->judge(1, "only-resolve.example.com").may_resolve);
   EXPECT_FALSE(engine->judge(1, "evil.example.com").may_resolve);
-  EXPECT_FALSE(engine->judge(2, "api.example.com").may_resolve) << "there is no such workload";
+  EXPECT_FALSE(engine->judge(2, "api.example.com").may_resolve);
+  EXPECT_FALSE(engine->judge(3, "api.example.com").may_resolve) << "there is no such workload";
+}
+
+TEST_F(PolicyEngineTest, OnlyTheNodesResolversMayBeAskedUnlessTheSpecSaysOtherwise) {
+  std::ofstream(resolv_conf()) << "nameserver 192.0.2.53\n";
+  const auto may_ask = [&](const char* resolver) {
+    return engine->may_ask(1, policy::IpAddress::parse(resolver).value());
+  };
+  EXPECT_TRUE(may_ask("192.0.2.53"));
+  EXPECT_FALSE(may_ask("198.51.100.53"));
+  EXPECT_FALSE(engine->may_ask(3, policy::IpAddress::parse("192.0.2.53").value()))
+      << "there is no such workload";
+  ASSERT_EQ(apply(parse(web("{matchName: api.example.com}") +
+                        "      resolvers: [198.51.100.0/24, \"2001:db8::53\"]\n"))
+                .outcome,
+            ApplyOutcome::kApplied);
+  EXPECT_TRUE(may_ask("198.51.100.53"));
+  EXPECT_TRUE(may_ask("2001:db8::53"));
+  EXPECT_FALSE(may_ask("192.0.2.53"));
 }
 
 TEST_F(PolicyEngineTest, AnAnswerIsHeldUntilTheMapHasItsAddresses) {
@@ -101,7 +129,7 @@ TEST_F(PolicyEngineTest, ARowThatFailsHoldsUpNoOtherAnswer) {
   }
   ASSERT_TRUE(run_until([&] { return stuck->result.has_value(); }));
   EXPECT_EQ(stuck->result->outcome, HoldOutcome::kTimedOut);
-  EXPECT_EQ(engine->held_answers(), 0U);
+  EXPECT_TRUE(engine->held_answers().empty());
 }
 
 TEST_F(PolicyEngineTest, ARowThatCannotBeWrittenFailsItsAnswerBeforeTheDeadline) {
@@ -120,15 +148,44 @@ TEST_F(PolicyEngineTest, ANameThatOpensNothingIsNotHeld) {
   EXPECT_EQ(maps.value("mg_addresses 1 192.0.2.1"), 0U);
 }
 
-TEST_F(PolicyEngineTest, AnswersBeyondTheLimitAreRefused) {
+TEST_F(PolicyEngineTest, AnswersBeyondTheLimitOfAWorkloadAreNotHeldAndNobodyElseIsTouched) {
+  refuse("192.0.2.1");
+  std::vector<std::shared_ptr<Answer>> answers;
+  for (std::uint32_t i = 0; i < node.dns.max_held_answers_per_workload; ++i)
+    answers.push_back(hold("api.example.com", {"192.0.2.1"}));
+  EXPECT_EQ(engine->held_answers().size(), node.dns.max_held_answers_per_workload);
+  EXPECT_EQ(engine->held_answers().front().name, "api.example.com");
+  EXPECT_EQ(engine->held_answers().front().rows.size(), 1U);
+  const auto one_more = hold("api.example.com", {"192.0.2.1"});
+  ASSERT_TRUE(one_more->result);
+  EXPECT_EQ(one_more->result->outcome, HoldOutcome::kOverloaded);
+  const auto other = hold("other.example.com", {"192.0.2.1"}, seconds(60), 2);
+  EXPECT_FALSE(other->result) << "another workload's answer is held";
+}
+
+TEST_F(PolicyEngineTest, AtTheLimitAnAnswerWhoseRowsAreThereStillPasses) {
+  const auto known = hold("api.example.com", {"192.0.2.7"});
+  ASSERT_TRUE(run_until([&] { return known->result.has_value(); }));
+  refuse("192.0.2.1");
+  std::vector<std::shared_ptr<Answer>> answers;
+  for (std::uint32_t i = 0; i < node.dns.max_held_answers_per_workload; ++i)
+    answers.push_back(hold("api.example.com", {"192.0.2.1"}));
+  const auto again = hold("api.example.com", {"192.0.2.7"});
+  ASSERT_TRUE(again->result);
+  EXPECT_EQ(again->result->outcome, HoldOutcome::kOpened);
+}
+
+TEST_F(PolicyEngineTest, AnswersBeyondTheLimitOfTheNodeAreNotHeld) {
   refuse("192.0.2.1");
   std::vector<std::shared_ptr<Answer>> answers;
   for (std::uint32_t i = 0; i < node.dns.max_held_answers; ++i)
-    answers.push_back(hold("api.example.com", {"192.0.2.1"}));
-  EXPECT_EQ(engine->held_answers(), node.dns.max_held_answers);
-  const auto one_more = hold("api.example.com", {"192.0.2.1"});
+    answers.push_back(i % 2 == 0 ? hold("api.example.com", {"192.0.2.1"})
+                                 : hold("other.example.com", {"192.0.2.1"}, seconds(60), 2));
+  EXPECT_EQ(engine->held_answers().size(), node.dns.max_held_answers);
+  const auto one_more = hold("other.example.com", {"192.0.2.1"}, seconds(60), 2);
   ASSERT_TRUE(one_more->result);
-  EXPECT_EQ(one_more->result->outcome, HoldOutcome::kRefused);
+  EXPECT_EQ(one_more->result->outcome, HoldOutcome::kOverloaded);
+  ASSERT_TRUE(run_until([&] { return engine->held_answers().empty(); }));
 }
 
 TEST_F(PolicyEngineTest, ShuttingDownEndsEveryAnswer) {

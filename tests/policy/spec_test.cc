@@ -159,6 +159,40 @@ TEST(Spec, PortsAreReadLikeCiliums) {
             "icmp:8,tcp:80");
 }
 
+TEST(Spec, ARangeOpensThePortOfEncryptedDnsOnlyIfARuleNamesItByItself) {
+  const auto ports = [](std::string_view list) {
+    return accepted(yaml(rule("toCIDR: [10.0.0.0/8], toPorts: " + std::string(list))))
+        .workloads.at(0)
+        .egress.at(0)
+        .ports.to_string();
+  };
+  EXPECT_EQ(ports("[{port: 1, endPort: 65535, protocol: TCP}]"), "tcp:1-852,tcp:854-65535");
+  EXPECT_EQ(ports("[{port: 853, endPort: 900, protocol: UDP}]"), "udp:854-900");
+  EXPECT_EQ(ports("[{port: 800, endPort: 853, protocol: UDP}]"), "udp:800-852");
+  EXPECT_EQ(ports("[{port: 800, endPort: 900, protocol: SCTP}]"), "sctp:800-900");
+  EXPECT_EQ(ports("[{port: 853, protocol: TCP}]"), "tcp:853");
+  EXPECT_EQ(ports("[{port: 800, endPort: 900, protocol: TCP}, {port: 853, protocol: TCP}]"),
+            "tcp:800-900");
+}
+
+TEST(Spec, ResolversAreTheNodesUnlessThePolicyOrTheWorkloadNamesOthers) {
+  const auto resolvers = [](std::string_view of_policy, std::string_view of_workload) {
+    return accepted(yaml("formatVersion: 1\npolicy:\n" + std::string(of_policy) +
+                         "  workloads:\n    - name: web\n      selector: {cgroup: /web}\n" +
+                         std::string(of_workload)))
+        .workloads.at(0)
+        .resolvers;
+  };
+  const auto one = [](std::string_view prefix, bool system) {
+    return ResolverSelector{.system = system, .prefixes = {Prefix::parse(prefix).value()}};
+  };
+  EXPECT_EQ(resolvers("", ""), ResolverSelector());
+  EXPECT_EQ(resolvers("  resolvers: [192.0.2.53]\n", ""), one("192.0.2.53", false));
+  EXPECT_EQ(resolvers("  resolvers: [192.0.2.53]\n", "      resolvers: [system]\n"),
+            ResolverSelector());
+  EXPECT_EQ(resolvers("", "      resolvers: [10.0.0.0/8, system]\n"), one("10.0.0.0/8", true));
+}
+
 TEST(Spec, AllFaultsComeAtOnceEachWithItsPlace) {
   EXPECT_THAT(
       faults(yaml(R"(formatVersion: 2
@@ -204,7 +238,9 @@ TEST(Spec, JsonFaultsHaveTheirPlaceToo) {
           "web.json:5:19: /policy/workloads/0/selector/unit: unknown field \"unit\"; known here: "
           "cgroup",
           "web.json:5:31: /policy/workloads/0/a~1b~0: unknown field \"a/b~\"; known here: name, "
-          "selector, mode, onGateTimeout, onRevoke, allowLoopback, egress, dns",
+          "selector, mode, onGateTimeout, onRevoke, onDeniedName, allowLoopback, resolvers, "
+          "egress, "
+          "dns",
           "web.json:5:58: /policy/workloads/1: expected a mapping",
           "web.json:5:63: /policy/workloads/2: expected a mapping",
           "web.json:6:2: /x: unknown field \"x\"; known here: formatVersion, node, policy, maps"));
