@@ -313,8 +313,9 @@ TEST_P(EveryWay, AnotherNetworkIsServedUntilItIsRemoved) {
   const auto ports = world_.proxy->add_network(kOther, {}, {});
   ASSERT_TRUE(ports) << ports.error();
   const bool v4 = GetParam().family == AF_INET;
-  const std::uint16_t port = GetParam().type == SOCK_STREAM ? (v4 ? ports->tcp4 : ports->tcp6)
-                                                            : (v4 ? ports->udp4[0] : ports->udp6[0]);
+  const std::uint16_t port = GetParam().type == SOCK_STREAM
+                                 ? (v4 ? ports->tcp4 : ports->tcp6)
+                                 : (v4 ? ports->udp4[0] : ports->udp6[0]);
   FakeClient client(GetParam().family, GetParam().type, port);
   client.send(query(5));
   ASSERT_TRUE(world_.run_until([&] { return world_.gate.held.size() == 1; }));

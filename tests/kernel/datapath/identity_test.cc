@@ -166,14 +166,16 @@ TEST_F(IdentityTest, DetachingByProgramCannotTakeAwayWhatALinkHolds) {
   expect_enforced();
 }
 
+// A program without cgroup storage: newer kernels (seen with 6.18.44) let nobody replace one that
+// uses mg_bindings by one that does not.
 TEST_F(IdentityTest, ALinkThatRunsAnotherProgramIsMovedBack) {
-  const std::uint32_t before = datapath_->program_id("mg_sendmsg4");
-  UniqueFd link(bpf_obj_get((links() / "mg_sendmsg4").c_str()));
+  const std::uint32_t before = datapath_->program_id("mg_recvmsg4");
+  UniqueFd link(bpf_obj_get((links() / "mg_recvmsg4").c_str()));
   const bpf_insn pass[] = {{BPF_ALU64 | BPF_MOV | BPF_K, BPF_REG_0, 0, 0, 1},
                            {BPF_JMP | BPF_EXIT, 0, 0, 0, 0}};
   bpf_prog_load_opts load{};
   load.sz = sizeof load;
-  load.expected_attach_type = BPF_CGROUP_UDP4_SENDMSG;
+  load.expected_attach_type = BPF_CGROUP_UDP4_RECVMSG;
   UniqueFd foreign(bpf_prog_load(BPF_PROG_TYPE_CGROUP_SOCK_ADDR, "pass", "GPL", pass, 2, &load));
   ASSERT_TRUE(foreign) << errno;
   ASSERT_EQ(bpf_link_update(link.get(), foreign.get(), nullptr), 0) << errno;
