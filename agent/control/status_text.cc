@@ -65,6 +65,7 @@ Json describe_names(const dns::NameCache& names) {
           {"forgotten", counters.forgotten},
           {"evicted",
            counters.evicted_per_name + counters.evicted_per_workload + counters.evicted_total},
+          {"evicted_in_use", counters.evicted_in_use},
           {"too_many", counters.too_many}};
 }
 

@@ -29,8 +29,7 @@ using ListHook =
 using ExpiryHook = intrusive::set_base_hook<intrusive::link_mode<intrusive::auto_unlink>,
                                             intrusive::optimize_size<true>>;
 
-// That one name holds one address open. In the lists of its name, its workload and of all the
-// order is that of last_resolved.
+// That one name holds one address open.
 struct Pair : ListHook<OfName>,
               ListHook<OfAddress>,
               ListHook<OfWorkload>,
@@ -54,23 +53,52 @@ using ExpiryIndex =
     intrusive::multiset<Pair, intrusive::base_hook<ExpiryHook>, intrusive::key_of_value<ByExpiry>,
                         intrusive::constant_time_size<false>>;
 
+// What a limit counts, and which pair goes first when it is reached: the one that was resolved
+// least recently, of those whose address is not in use if there are any.
+template <typename Tag>
+class EvictionList {
+ public:
+  void insert(Pair& pair) {
+    ++size_;
+    append(pair);
+  }
+  // The last one to go among its like: it was just resolved, or its use began or ended.
+  void renew(Pair& pair) {
+    static_cast<ListHook<Tag>&>(pair).unlink();
+    append(pair);
+  }
+  void erase(Pair& pair) {
+    --size_;
+    static_cast<ListHook<Tag>&>(pair).unlink();
+  }
+  [[nodiscard]] Pair& front() { return idle_.empty() ? in_use_.front() : idle_.front(); }
+  [[nodiscard]] std::size_t size() const { return size_; }
+  template <typename Visit>
+  void for_each(const Visit& visit) {
+    for (PairList<Tag>* list : {&idle_, &in_use_})
+      for (Pair& pair : *list) visit(pair);
+  }
+
+ private:
+  void append(Pair& pair);
+
+  PairList<Tag> idle_;
+  PairList<Tag> in_use_;
+  std::size_t size_ = 0;
+};
+
 struct NameKey {
   WorkloadId workload;
   std::string_view text;
   friend bool operator==(const NameKey&, const NameKey&) = default;
 };
-struct AddressKey {
-  WorkloadId workload;
-  policy::IpAddress address;
-  friend bool operator==(const AddressKey&, const AddressKey&) = default;
-};
+using AddressKey = WorkloadAddress;
 
 struct Name {
   WorkloadId workload = 0;
   std::string text;
   std::uint64_t port_sets = 0;
-  PairList<OfName> pairs;
-  std::size_t size = 0;
+  EvictionList<OfName> pairs;
 
   [[nodiscard]] NameKey key() const { return {workload, text}; }
 };
@@ -83,6 +111,7 @@ struct Address {
   // The pair of the name "" has port sets of its own: those that the address was adopted with.
   std::uint64_t adopted = 0;
   bool changed = false;
+  bool in_use = false;
 
   [[nodiscard]] AddressKey key() const { return {workload, address}; }
   [[nodiscard]] std::uint64_t port_sets() const {
@@ -112,10 +141,10 @@ struct Address {
   boost::container::small_vector<PortSetsCount, 1> counts_;
 };
 
-struct WorkloadPairs {
-  PairList<OfWorkload> pairs;
-  std::size_t size = 0;
-};
+template <typename Tag>
+void EvictionList<Tag>::append(Pair& pair) {
+  (pair.address->in_use ? in_use_ : idle_).push_back(pair);
+}
 
 std::size_t hash_of(const NameKey& key) {
   std::size_t seed = std::hash<std::string_view>{}(key.text);
@@ -201,7 +230,7 @@ class NameCache::Implementation {
   Implementation(const NameCacheLimits& limits, Visitor dropped)
       : limits_(consistent(limits)), dropped_(std::move(dropped)) {}
   ~Implementation() {
-    all_.clear_and_dispose([](Pair* pair) { delete pair; });
+    for (Pair* pair : pairs_) delete pair;
   }
   Implementation(const Implementation&) = delete;
   Implementation& operator=(const Implementation&) = delete;
@@ -286,6 +315,18 @@ class NameCache::Implementation {
     publish(changes);
   }
 
+  void set_in_use(std::span<const WorkloadAddress> addresses) {
+    const auto idle = std::exchange(in_use_, {});
+    for (const WorkloadAddress& key : addresses)
+      if (const auto found = addresses_.find(key); found != addresses_.end())
+        in_use_.insert(found->get());
+    for (Address* address : idle)
+      if (!in_use_.contains(address)) set_in_use(*address, false);
+    for (Address* address : in_use_)
+      if (!address->in_use) set_in_use(*address, true);
+  }
+  [[nodiscard]] bool is_crowded() const { return crowded_ > 0; }
+
   [[nodiscard]] std::uint64_t port_sets(const AddressKey& key) const {
     const auto found = addresses_.find(key);
     return found == addresses_.end() ? 0 : (*found)->published;
@@ -293,12 +334,12 @@ class NameCache::Implementation {
 
   void for_each(const Visitor& visit) const {
     for (const auto& name : names_)
-      for (const Pair& pair : name->pairs) visit(listed(pair));
+      name->pairs.for_each([&](const Pair& pair) { visit(listed(pair)); });
   }
   void for_each_of_name(const NameKey& key, const Visitor& visit) const {
     const auto found = names_.find(key);
     if (found == names_.end()) return;
-    for (const Pair& pair : (*found)->pairs) visit(listed(pair));
+    (*found)->pairs.for_each([&](const Pair& pair) { visit(listed(pair)); });
   }
   void for_each_of_address(const AddressKey& key, const Visitor& visit) const {
     const auto found = addresses_.find(key);
@@ -340,7 +381,7 @@ class NameCache::Implementation {
       pair->last_resolved = now;
       // A shorter TTL than before does not take away what was promised.
       if (expires > pair->expires) set_expiry(*pair, expires);
-      touch(*pair);
+      renew(*pair);
       return;
     }
     make_room(name);
@@ -354,15 +395,13 @@ class NameCache::Implementation {
   }
 
   void insert(Pair& pair) {
-    pair.name->pairs.push_back(pair);
-    ++pair.name->size;
+    pair.name->pairs.insert(pair);
     pair.address->pairs.push_back(pair);
     pair.address->count(port_sets_of(pair));
     mark_changed(*pair.address);
-    WorkloadPairs& workload = workloads_[pair.name->workload];
-    workload.pairs.push_back(pair);
-    ++workload.size;
-    all_.push_back(pair);
+    workloads_[pair.name->workload].insert(pair);
+    all_.insert(pair);
+    crowded_ += lists_near_their_limit(pair);
     pairs_.insert(&pair);
     by_expiry_.insert(pair);
   }
@@ -373,26 +412,44 @@ class NameCache::Implementation {
     by_expiry_.insert(pair);
   }
 
-  void touch(Pair& pair) {
-    pair.name->pairs.splice(pair.name->pairs.end(), pair.name->pairs,
-                            pair.name->pairs.iterator_to(pair));
-    WorkloadPairs& workload = workloads_[pair.name->workload];
-    workload.pairs.splice(workload.pairs.end(), workload.pairs, workload.pairs.iterator_to(pair));
-    all_.splice(all_.end(), all_, all_.iterator_to(pair));
+  void set_in_use(Address& address, bool in_use) {
+    address.in_use = in_use;
+    for (Pair& pair : address.pairs) renew(pair);
+  }
+
+  void renew(Pair& pair) {
+    pair.name->pairs.renew(pair);
+    workloads_[pair.name->workload].renew(pair);
+    all_.renew(pair);
   }
 
   void make_room(Name& name) {
-    WorkloadPairs& workload = workloads_[name.workload];
-    if (name.size >= limits_.max_per_name) {
+    EvictionList<OfWorkload>& workload = workloads_[name.workload];
+    if (name.pairs.size() >= limits_.max_per_name) {
       ++counters_.evicted_per_name;
-      drop(name.pairs.front(), &name);
-    } else if (workload.size >= limits_.max_per_workload) {
+      evict(name.pairs.front(), name);
+    } else if (workload.size() >= limits_.max_per_workload) {
       ++counters_.evicted_per_workload;
-      drop(workload.pairs.front(), &name);
-    } else if (pairs_.size() >= limits_.max_total) {
+      evict(workload.front(), name);
+    } else if (all_.size() >= limits_.max_total) {
       ++counters_.evicted_total;
-      drop(all_.front(), &name);
+      evict(all_.front(), name);
     }
+  }
+
+  void evict(Pair& pair, const Name& kept) {
+    if (pair.address->in_use) ++counters_.evicted_in_use;
+    drop(pair, &kept);
+  }
+
+  // Of the lists that the pair is in, those that have just enough to be crowded.
+  [[nodiscard]] std::size_t lists_near_their_limit(const Pair& pair) {
+    const auto is_near = [](std::size_t size, std::size_t limit) {
+      return size == limit - limit / 4;
+    };
+    return std::size_t{is_near(pair.name->pairs.size(), limits_.max_per_name)} +
+           std::size_t{is_near(workloads_[pair.name->workload].size(), limits_.max_per_workload)} +
+           std::size_t{is_near(all_.size(), limits_.max_total)};
   }
 
   // Removes a pair that nobody asked to remove.
@@ -409,14 +466,17 @@ class NameCache::Implementation {
     pair.address->uncount(port_sets_of(pair));
     pairs_.erase(&pair);
     const auto workload = workloads_.find(name.workload);
-    --name.size;
+    crowded_ -= lists_near_their_limit(pair);
+    name.pairs.erase(pair);
+    workload->second.erase(pair);
+    all_.erase(pair);
     delete &pair;
-    if (--workload->second.size == 0) workloads_.erase(workload);
-    if (name.size == 0 && &name != kept) names_.erase(names_.find(name.key()));
+    if (workload->second.size() == 0) workloads_.erase(workload);
+    if (name.pairs.size() == 0 && &name != kept) names_.erase(names_.find(name.key()));
   }
 
   void forget_pairs(Name& name) {
-    for (std::size_t left = name.size; left > 0; --left) {
+    for (std::size_t left = name.pairs.size(); left > 0; --left) {
       ++counters_.forgotten;
       remove(name.pairs.front());
     }
@@ -424,18 +484,18 @@ class NameCache::Implementation {
 
   void set_port_sets(Name& name, std::uint64_t port_sets) {
     if (name.port_sets == port_sets) return;
-    for (Pair& pair : name.pairs) {
+    name.pairs.for_each([&](Pair& pair) {
       pair.address->uncount(name.port_sets);
       pair.address->count(port_sets);
       mark_changed(*pair.address);
-    }
+    });
     name.port_sets = port_sets;
   }
 
   void repolicy_adopted(Name& name, const PortSetsOf& port_sets) {
     std::vector<Pair*> pairs;
-    pairs.reserve(name.size);
-    for (Pair& pair : name.pairs) pairs.push_back(&pair);
+    pairs.reserve(name.pairs.size());
+    name.pairs.for_each([&](Pair& pair) { pairs.push_back(&pair); });
     for (Pair* pair : pairs) {
       const std::uint64_t wanted = port_sets(name.workload, "", pair->address->adopted);
       if (wanted == 0) {
@@ -465,7 +525,9 @@ class NameCache::Implementation {
         address->published = port_sets;
         changes.push_back({address->workload, address->address, port_sets});
       }
-      if (address->pairs.empty()) addresses_.erase(addresses_.find(address->key()));
+      if (!address->pairs.empty()) continue;
+      in_use_.erase(address);
+      addresses_.erase(addresses_.find(address->key()));
     }
     changed_.clear();
   }
@@ -475,9 +537,11 @@ class NameCache::Implementation {
   NameCacheCounters counters_;
   EntrySet<Name, NameKey> names_;
   EntrySet<Address, AddressKey> addresses_;
-  boost::unordered_flat_map<WorkloadId, WorkloadPairs> workloads_;
+  boost::unordered_flat_map<WorkloadId, EvictionList<OfWorkload>> workloads_;
   PairSet pairs_;
-  PairList<OfAll> all_;
+  EvictionList<OfAll> all_;
+  boost::unordered_flat_set<Address*> in_use_;
+  std::size_t crowded_ = 0;  // lists with three quarters of their limit or more
   ExpiryIndex by_expiry_;
   std::vector<Address*> changed_;
 };
@@ -512,6 +576,14 @@ std::optional<TimePoint> NameCache::next_expiry() const {
 
 void NameCache::forget(WorkloadId workload, std::string_view name, AddressChanges& changes) {
   implementation_->forget({workload, name}, changes);
+}
+
+void NameCache::set_in_use(std::span<const WorkloadAddress> addresses) {
+  implementation_->set_in_use(addresses);
+}
+
+bool NameCache::is_crowded() const {
+  return implementation_->is_crowded();
 }
 
 void NameCache::repolicy(const PortSetsOf& port_sets, AddressChanges& changes) {

@@ -24,7 +24,7 @@ struct NameCacheLimits {
   std::chrono::seconds max_ttl{std::chrono::hours(24)};
   std::chrono::seconds grace{60};
   // Pairs of name and address. Beyond, the least recently resolved pair of the same name, workload,
-  // or of all is evicted.
+  // or of all is evicted; one whose address is in use only if all are.
   std::size_t max_per_name = 2048;
   std::size_t max_per_workload = 16384;
   std::size_t max_total = 98304;
@@ -51,6 +51,13 @@ struct CachedAddress {
   TimePoint last_resolved{};
 };
 
+struct WorkloadAddress {
+  WorkloadId workload = 0;
+  policy::IpAddress address;
+
+  friend bool operator==(const WorkloadAddress&, const WorkloadAddress&) = default;
+};
+
 struct NameCacheCounters {
   std::uint64_t learned = 0;    // pairs that were new
   std::uint64_t refreshed = 0;  // pairs that were there
@@ -59,7 +66,8 @@ struct NameCacheCounters {
   std::uint64_t evicted_per_name = 0;
   std::uint64_t evicted_per_workload = 0;
   std::uint64_t evicted_total = 0;
-  std::uint64_t too_many = 0;  // answers with more addresses than max_per_name
+  std::uint64_t evicted_in_use = 0;  // of these, addresses that were in use
+  std::uint64_t too_many = 0;        // answers with more addresses than max_per_name
 };
 
 // Which addresses every workload's names have open, and until when. An address is open with the
@@ -98,6 +106,11 @@ class NameCache {
   [[nodiscard]] std::optional<TimePoint> next_expiry() const;
 
   void forget(WorkloadId workload, std::string_view name, AddressChanges& changes);
+
+  // These addresses, and no others, are in use from now on. What it does not have is left out.
+  void set_in_use(std::span<const WorkloadAddress> addresses);
+  // Whether a limit is near enough for it to matter what is in use.
+  [[nodiscard]] bool is_crowded() const;
 
   // A policy change: sets every name's port sets to what `port_sets` says (0: forgotten). It gets
   // the workload, the name ("" for adopted addresses, once for each) and the present port sets.

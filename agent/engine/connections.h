@@ -16,6 +16,7 @@ namespace mapgate::engine {
 
 struct OpenConnection {
   WorkloadId workload = 0;
+  std::uint64_t network = 0;  // the inode of its namespace
   sockets::Connection socket;
 };
 
@@ -40,7 +41,7 @@ class Connections {
   // One result for each, see sockets::SocketDiag::destroy().
   using Results = std::vector<std::expected<void, std::error_code>>;
   [[nodiscard]] virtual boost::asio::awaitable<Results> end(
-      std::vector<sockets::Connection> connections) = 0;
+      std::vector<OpenConnection> connections) = 0;
 };
 
 }  // namespace mapgate::engine

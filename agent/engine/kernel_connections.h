@@ -12,16 +12,17 @@
 #include <boost/asio/thread_pool.hpp>
 
 #include "agent/datapath/datapath.h"
+#include "agent/datapath/network_cookie.h"
 #include "agent/engine/connections.h"
 #include "agent/sockets/socket_diag.h"
 
 namespace mapgate::engine {
 
-// The connections of the network namespace that it is made in. Lists and ends them on a thread of
-// its own, since there may be very many.
+// The connections of every network namespace that processes of workloads are in, and of the
+// daemon's. Lists and ends them on a thread of its own, since there may be very many.
 class KernelConnections final : public Connections {
  public:
-  // `datapath` outlives it. Without sock_diag every list() is an error.
+  // `datapath` outlives it.
   KernelConnections(const datapath::Datapath& datapath, std::filesystem::path cgroup_root);
   ~KernelConnections() override;
 
@@ -29,15 +30,19 @@ class KernelConnections final : public Connections {
   list() override;
   [[nodiscard]] PortSets port_sets(const OpenConnection& connection) override;
   [[nodiscard]] boost::asio::awaitable<Results> end(
-      std::vector<sockets::Connection> connections) override;
+      std::vector<OpenConnection> connections) override;
 
  private:
-  using Sockets = std::vector<sockets::Connection>;
-  [[nodiscard]] std::vector<OpenConnection> of_workloads(const Sockets& sockets) const;
+  // What one network namespace has.
+  struct Found {
+    std::uint64_t inode = 0;
+    datapath::NetworkCookie cookie = datapath::kUnknownNetwork;
+    std::vector<sockets::Connection> sockets;
+  };
+  [[nodiscard]] std::vector<OpenConnection> of_workloads(const std::vector<Found>& networks) const;
 
   const datapath::Datapath& datapath_;
   const std::filesystem::path cgroup_root_;
-  std::expected<sockets::SocketDiag, std::error_code> diag_;  // for the thread of pool_
   boost::asio::thread_pool pool_{1};
 };
 

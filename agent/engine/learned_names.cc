@@ -57,8 +57,8 @@ std::uint64_t used_port_sets(const policy::CompiledPolicy& policy, std::string_v
 }
 
 LearnedNames::LearnedNames(boost::asio::io_context& io, Table& table, state::Store& store,
-                           spdlog::logger& log, const policy::MapIndices& indices,
-                           const policy::DnsSettings& settings)
+                           Connections& connections, spdlog::logger& log,
+                           const policy::MapIndices& indices, const policy::DnsSettings& settings)
     : table_(table),
       store_(store),
       log_(log),
@@ -66,6 +66,7 @@ LearnedNames::LearnedNames(boost::asio::io_context& io, Table& table, state::Sto
       settings_(settings),
       expired_(kMaxExpired),
       cache_(limits_of(settings), [this](const dns::CachedAddress& entry) { expired_.add(entry); }),
+      in_use_(io, connections, cache_),
       timer_(io) {}
 
 void LearnedNames::restore(const policy::CompiledPolicy& policy,
@@ -129,6 +130,7 @@ bool LearnedNames::learn(const dns::HoldRequest& request, std::string_view workl
     transaction.put(key_of(request.workload, learned.address),
                     policy::port_sets_value(cache_.port_sets(request.workload, learned.address)));
   }
+  in_use_.watch();
   remember(request, workload_name);
   expire_at_next();
   return true;

@@ -13,7 +13,9 @@
 
 #include "agent/dns/answer_gate.h"
 #include "agent/dns/name_cache.h"
+#include "agent/engine/addresses_in_use.h"
 #include "agent/engine/adopting_operations.h"
+#include "agent/engine/connections.h"
 #include "agent/engine/expired_names.h"
 #include "agent/engine/types.h"
 #include "agent/policy/compile.h"
@@ -25,9 +27,10 @@ namespace mapgate::engine {
 // survives a restart. What has expired is erased from the table by itself. For the thread of `io`.
 class LearnedNames {
  public:
-  // `table`, `store` and `log` outlive it.
-  LearnedNames(boost::asio::io_context& io, Table& table, state::Store& store, spdlog::logger& log,
-               const policy::MapIndices& indices, const policy::DnsSettings& settings);
+  // `table`, `store`, `connections` and `log` outlive it.
+  LearnedNames(boost::asio::io_context& io, Table& table, state::Store& store,
+               Connections& connections, spdlog::logger& log, const policy::MapIndices& indices,
+               const policy::DnsSettings& settings);
 
   // For the start: puts in what an earlier process has stored and `policy` still opens, then
   // addresses that only the maps know, for as long as a fresh answer without TTL would be.
@@ -73,6 +76,7 @@ class LearnedNames {
   const policy::DnsSettings settings_;
   ExpiredNames expired_;
   dns::NameCache cache_;
+  AddressesInUse in_use_;
   boost::asio::steady_timer timer_;
   std::optional<dns::TimePoint> timer_at_;
   dns::TimePoint purged_at_{};

@@ -89,8 +89,8 @@ PolicyEngine::PolicyEngine(const Environment& environment, reconciler::Epoch epo
       spec_source_(table_.add_source("spec")),
       names_source_(table_.add_source("learned names")),
       loop_(environment.io, table_, operations_, options.reconciler),
-      names_(environment.io, table_, environment.store, environment.log, options.indices,
-             options.node.dns),
+      names_(environment.io, table_, environment.store, environment.connections, environment.log,
+             options.indices, options.node.dns),
       revocation_(environment.connections, environment.log),
       denied_queries_(environment.log),
       turn_(environment.io) {}

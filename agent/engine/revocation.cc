@@ -58,7 +58,7 @@ asio::awaitable<void> Revocation::before(const CompiledPolicy& from, const Compi
     // Where nothing was enforced, nothing was forbidden.
     if (workload == nullptr || workload->mode != policy::Mode::kEnforce) continue;
     if (!is_allowed(*workload, connection, connections_.port_sets(connection)))
-      forbidden_before_.insert(connection.socket.cookie);
+      forbidden_before_.insert(name_of(connection));
   }
 }
 
@@ -73,9 +73,7 @@ asio::awaitable<void> Revocation::after(const CompiledPolicy& to, const ExpiredP
   const std::vector<OpenConnection> chosen = choose(to, std::move(*connections), expired);
   forbidden_before_.clear();
   if (chosen.empty()) co_return;
-  std::vector<sockets::Connection> sockets;
-  for (const OpenConnection& connection : chosen) sockets.push_back(connection.socket);
-  const Connections::Results results = co_await connections_.end(std::move(sockets));
+  const Connections::Results results = co_await connections_.end(chosen);
   for (std::size_t i = 0; i < chosen.size(); ++i) report(to, chosen[i], results[i], i < kMaxRecent);
   if (chosen.size() > kMaxRecent)
     log_.warn("the change of policy forbids {} connections in all", chosen.size());
@@ -89,7 +87,7 @@ std::vector<OpenConnection> Revocation::choose(const CompiledPolicy& to,
     if (workload == nullptr || !destroys(*workload)) return true;
     const Connections::PortSets sets = connections_.port_sets(connection);
     if (is_allowed(*workload, connection, sets)) return true;
-    if (!forbidden_before_.contains(connection.socket.cookie)) return false;
+    if (!forbidden_before_.contains(name_of(connection))) return false;
     const auto today =
         expired(connection.workload, policy::IpAddress(connection.socket.remote.address));
     return !today || (*today & sets.of_port) != 0;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include <spdlog/logger.h>
 #include <boost/asio/awaitable.hpp>
@@ -58,7 +59,13 @@ class Revocation {
 
   Connections& connections_;
   spdlog::logger& log_;
-  std::set<std::uint64_t> forbidden_before_;  // by cookie
+  // Which socket it is, for as long as it lives.
+  using SocketName = std::pair<std::uint64_t, std::uint64_t>;
+  [[nodiscard]] static SocketName name_of(const OpenConnection& connection) {
+    return {connection.network, connection.socket.cookie};
+  }
+
+  std::set<SocketName> forbidden_before_;
   Counters counters_;
   std::deque<std::string> recent_;
 };

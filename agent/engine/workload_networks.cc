@@ -45,6 +45,13 @@ dns::Endpoint client_of(const mg_unserved& event) {
 
 }  // namespace
 
+std::vector<WorkloadCgroup> attached_cgroups(const datapath::Datapath& datapath) {
+  std::vector<WorkloadCgroup> cgroups;
+  for (const datapath::Attachment& attachment : datapath.attachments())
+    if (!attachment.path.empty()) cgroups.push_back({attachment.path, attachment.workload});
+  return cgroups;
+}
+
 std::map<std::uint64_t, FoundNetwork> find_networks(const std::vector<WorkloadCgroup>& cgroups) {
   std::map<std::uint64_t, FoundNetwork> found;
   for (const WorkloadCgroup& cgroup : cgroups) {
@@ -114,9 +121,7 @@ bool WorkloadNetworks::knows(datapath::NetworkCookie cookie) const {
 // Reading /proc for every thread takes too long for the loop.
 void WorkloadNetworks::look() {
   look_began_ = std::chrono::steady_clock::now();
-  std::vector<WorkloadCgroup> cgroups;
-  for (const datapath::Attachment& attachment : environment_.datapath.attachments())
-    if (!attachment.path.empty()) cgroups.push_back({attachment.path, attachment.workload});
+  auto cgroups = attached_cgroups(environment_.datapath);
   asio::post(pool_, [this, cgroups = std::move(cgroups), alive = std::weak_ptr(alive_)] {
     asio::post(environment_.io, [this, alive, found = find_networks(cgroups)] {
       if (!alive.expired()) take(found);

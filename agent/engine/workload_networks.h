@@ -26,6 +26,9 @@ struct WorkloadCgroup {
   WorkloadId workload = 0;
 };
 
+// Those that the datapath is attached to.
+[[nodiscard]] std::vector<WorkloadCgroup> attached_cgroups(const datapath::Datapath& datapath);
+
 // A network namespace that threads are in: one of them, and whose.
 struct FoundNetwork {
   pid_t thread = 0;

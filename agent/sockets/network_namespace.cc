@@ -21,8 +21,8 @@ std::error_code last_error() {
   return {errno, std::system_category()};
 }
 
-int make_socket(int family, int type) {
-  return ::socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+int make_socket(int family, int type, int protocol) {
+  return ::socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, protocol);
 }
 
 }  // namespace
@@ -33,14 +33,14 @@ std::expected<NetworkNamespace, std::error_code> NetworkNamespace::of_thread(pid
   return NetworkNamespace(std::move(fd));
 }
 
-int NetworkNamespace::open_socket(int family, int type) const {
-  if (!fd_) return make_socket(family, type);
+int NetworkNamespace::open_socket(int family, int type, int protocol) const {
+  if (!fd_) return make_socket(family, type, protocol);
   int socket = -1;
   int error = 0;
   // A thread of its own, which ends there: one that goes back could fail to.
   try {
     std::thread([&] {
-      if (::setns(fd_->get(), CLONE_NEWNET) == 0) socket = make_socket(family, type);
+      if (::setns(fd_->get(), CLONE_NEWNET) == 0) socket = make_socket(family, type, protocol);
       error = errno;
     }).join();
   } catch (const std::system_error& failure) {

@@ -23,7 +23,7 @@ class NetworkNamespace {
 
   // A non-blocking socket in this namespace, closed on exec; -1 with errno. In another namespace
   // than the process's it needs CAP_SYS_ADMIN.
-  [[nodiscard]] int open_socket(int family, int type) const;
+  [[nodiscard]] int open_socket(int family, int type, int protocol = 0) const;
 
  private:
   explicit NetworkNamespace(UniqueFd fd) : fd_(std::make_shared<const UniqueFd>(std::move(fd))) {}

@@ -2,6 +2,7 @@
 #include "agent/sockets/socket_diag.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <libmnl/libmnl.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
@@ -109,9 +110,12 @@ void SocketDiag::Close::operator()(mnl_socket* socket) const {
   mnl_socket_close(socket);
 }
 
-std::expected<SocketDiag, std::error_code> SocketDiag::open() {
-  mnl_socket* socket = mnl_socket_open2(NETLINK_SOCK_DIAG, SOCK_CLOEXEC);
+std::expected<SocketDiag, std::error_code> SocketDiag::open(const NetworkNamespace& network) {
+  UniqueFd fd(network.open_socket(AF_NETLINK, SOCK_RAW, NETLINK_SOCK_DIAG));
+  if (!fd || ::fcntl(fd.get(), F_SETFL, 0) != 0) return std::unexpected(last_error());
+  mnl_socket* socket = mnl_socket_fdopen(fd.get());
   if (socket == nullptr) return std::unexpected(last_error());
+  (void)fd.release();
   SocketDiag diag(socket);
   if (mnl_socket_bind(socket, 0, MNL_SOCKET_AUTOPID) < 0) return std::unexpected(last_error());
   return diag;

@@ -10,6 +10,8 @@
 #include <memory>
 #include <system_error>
 
+#include "agent/sockets/network_namespace.h"
+
 struct mnl_socket;
 
 namespace mapgate::sockets {
@@ -29,7 +31,7 @@ struct Connection {
   Endpoint local;
   Endpoint remote;
   std::uint64_t cgroup = 0;  // that it was made in; 0: not known
-  std::uint64_t cookie = 0;  // which no other socket ever has
+  std::uint64_t cookie = 0;  // which no other socket of its namespace ever has
   // The peer began it, as far as one can tell: somebody listens on the local port.
   bool accepted = false;
   inet_diag_sockid kernel_id{};
@@ -39,8 +41,8 @@ struct Connection {
 // The sockets of a network namespace, by the kernel's sock_diag(7). Not thread-safe.
 class SocketDiag {
  public:
-  // Of the namespace that the calling thread is in.
-  [[nodiscard]] static std::expected<SocketDiag, std::error_code> open();
+  [[nodiscard]] static std::expected<SocketDiag, std::error_code> open(
+      const NetworkNamespace& network = {});
 
   // Every TCP socket that connects or is connected, and every UDP socket that is connected. Takes
   // as long as they are many; sockets that come and go meanwhile may be missing, or twice. The

@@ -161,6 +161,56 @@ TEST_F(NameCacheTest, EvictsWithinTheWorkloadThatIsFull) {
   EXPECT_EQ(cache_->port_sets(2, ip("192.0.2.9")), 1U);
 }
 
+TEST_F(NameCacheTest, WhatIsInUseIsEvictedLast) {
+  auto with = limits();
+  with.max_per_name = 1;
+  with.max_per_workload = with.max_total = 3;
+  use(with);
+  learn("a.test", 1, {learned("192.0.2.1")});
+  learn("b.test", 1, {learned("192.0.2.2")});
+  cache_->set_in_use(std::vector<WorkloadAddress>{{1, ip("192.0.2.1")}, {2, ip("192.0.2.2")}});
+  learn("c.test", 1, {learned("192.0.2.3")});
+  EXPECT_THAT(learn("d.test", 1, {learned("192.0.2.4")}),
+              UnorderedElementsAre(change("192.0.2.2", 0), change("192.0.2.4", 1)));
+  cache_->set_in_use(std::vector<WorkloadAddress>{{1, ip("192.0.2.4")}, {1, ip("192.0.2.3")}});
+  EXPECT_THAT(learn("e.test", 1, {learned("192.0.2.5")}),
+              UnorderedElementsAre(change("192.0.2.1", 0), change("192.0.2.5", 1)))
+      << "it is in use no more";
+  EXPECT_EQ(cache_->counters().evicted_in_use, 0U);
+}
+
+TEST_F(NameCacheTest, OfThoseInUseTheLeastRecentlyResolvedGoesIfAllAre) {
+  auto with = limits();
+  with.max_per_name = 2;
+  use(with);
+  learn("a.test", 1, {learned("192.0.2.1"), learned("192.0.2.2")});
+  cache_->set_in_use(std::vector<WorkloadAddress>{{1, ip("192.0.2.1")}, {1, ip("192.0.2.2")}});
+  learn("a.test", 1, {learned("192.0.2.1")}, kStart + seconds(1));
+  EXPECT_THAT(learn("a.test", 1, {learned("192.0.2.3")}, kStart + seconds(2)),
+              UnorderedElementsAre(change("192.0.2.2", 0), change("192.0.2.3", 1)));
+  EXPECT_EQ(cache_->counters().evicted_in_use, 1U);
+}
+
+TEST_F(NameCacheTest, IsCrowdedFromThreeQuartersOfALimit) {
+  auto with = limits();
+  with.max_per_name = 4;
+  with.max_per_workload = with.max_total = 8;
+  use(with);
+  learn("a.test", 1, {learned("192.0.2.1"), learned("192.0.2.2")});
+  EXPECT_FALSE(cache_->is_crowded());
+  learn("a.test", 1, {learned("192.0.2.3")});
+  EXPECT_TRUE(cache_->is_crowded()) << "the name";
+  learn("a.test", 1, {learned("192.0.2.4"), learned("192.0.2.5")});
+  learn("b.test", 1, {learned("192.0.2.1"), learned("192.0.2.2")});
+  forget("a.test");
+  EXPECT_FALSE(cache_->is_crowded());
+  learn("c.test", 1, {learned("192.0.2.1"), learned("192.0.2.2")});
+  learn("d.test", 1, {learned("192.0.2.1"), learned("192.0.2.2")});
+  EXPECT_TRUE(cache_->is_crowded()) << "the workload";
+  expire(kStart + seconds(1000));
+  EXPECT_FALSE(cache_->is_crowded());
+}
+
 TEST_F(NameCacheTest, EvictsTheLeastRecentlyResolvedOfAll) {
   auto with = limits();
   with.max_per_name = with.max_per_workload = 2;

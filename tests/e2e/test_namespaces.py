@@ -116,6 +116,25 @@ class NamespaceTest(harness.WorldTest):
                 container.agent.begin("ask", name, harness.RESOLVER, source_port=40000)
             self.assertEqual([REFUSED, REFUSED], [container.agent.result()["rcode"] for container in (web, other)])
 
+    def test_a_connection_that_a_reload_forbids_ends_and_one_outside_at_the_same_addresses_too(self):
+        stays, goes = self.names[:2]
+
+        def spec(*names):
+            return harness.workload_spec([harness.allow_names(*names, ports=((harness.ECHO, "TCP"),))], onRevoke="destroy")
+
+        self.daemon.write_spec(spec(stays, goes))
+        self.daemon.ctl("reload")
+        agents = (self.container().agent, self.world.agent("web"))
+        for agent in agents:
+            for name in (stays, goes):
+                self.assertEqual("ok", agent.connect(name, harness.ECHO, keep=name)["outcome"])
+        self.daemon.write_spec(spec(stays))
+        self.daemon.ctl("reload")
+        for agent in agents:
+            self.assertEqual(["ok", "ECONNABORTED"], [agent.talk(name)["outcome"] for name in (stays, goes)])
+        ended = self.daemon.status()["connections"]
+        self.assertEqual((2, 0), (ended["ended"], ended["failed"]))
+
     def test_a_namespace_is_served_again_by_a_new_daemon_at_the_same_ports(self):
         container = self.container()
         self.assert_resolves_and_connects(container.agent, self.names[0])

@@ -175,16 +175,16 @@ Connections::PortSets FakeConnections::port_sets(const OpenConnection& connectio
           port_sets_of_port};
 }
 
-asio::awaitable<Connections::Results> FakeConnections::end(std::vector<sockets::Connection> ended) {
+asio::awaitable<Connections::Results> FakeConnections::end(std::vector<OpenConnection> ended) {
   Results results;
-  for (const sockets::Connection& connection : ended) {
-    journal_.push_back("end " + policy::IpAddress(connection.remote.address).to_string());
+  for (const OpenConnection& connection : ended) {
+    journal_.push_back("end " + policy::IpAddress(connection.socket.remote.address).to_string());
     if (end_failure) {
       results.emplace_back(std::unexpected(end_failure));
       continue;
     }
     std::erase_if(connections, [&](const OpenConnection& each) {
-      return each.socket.cookie == connection.cookie;
+      return each.socket.cookie == connection.socket.cookie;
     });
     results.emplace_back();
   }
@@ -195,7 +195,7 @@ void FakeConnections::add(const std::string& address) {
   sockets::Connection socket{.protocol = IPPROTO_TCP};
   socket.remote = {policy::IpAddress::parse(address).value().bytes(), 443};
   socket.cookie = next_cookie_++;
-  connections.push_back({1, socket});
+  connections.push_back({1, 0, socket});
 }
 
 void EngineTest::restart() {

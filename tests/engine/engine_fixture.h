@@ -96,7 +96,7 @@ class FakeConnections final : public Connections {
   list() override;
   [[nodiscard]] PortSets port_sets(const OpenConnection& connection) override;
   [[nodiscard]] boost::asio::awaitable<Results> end(
-      std::vector<sockets::Connection> connections) override;
+      std::vector<OpenConnection> connections) override;
 
   // Of workload 1, to port 443.
   void add(const std::string& address);

@@ -46,7 +46,7 @@ policy::IpAddress address_of(std::uint8_t number) {
 }
 
 void step(Input& input, dns::NameCache& cache, TimePoint& now, dns::AddressChanges& changes) {
-  const std::uint8_t operation = input.next() % 8;
+  const std::uint8_t operation = input.next() % 9;
   const dns::WorkloadId workload = 1 + input.next() % 3U;
   const std::string name(1, static_cast<char>('a' + input.next() % 6));
   now += seconds(input.next());
@@ -65,6 +65,12 @@ void step(Input& input, dns::NameCache& cache, TimePoint& now, dns::AddressChang
       return cache.restore({workload, name, address_of(input.next()), input.next(),
                             now + seconds(input.next()), now},
                            changes);
+    case 8: {
+      std::vector<dns::WorkloadAddress> in_use;
+      for (std::uint8_t i = input.next() % 6; i > 0; --i)
+        in_use.push_back({workload, address_of(input.next())});
+      return cache.set_in_use(in_use);
+    }
     default: {
       std::vector<dns::LearnedAddress> addresses;
       for (std::uint8_t i = input.next() % 6; i > 0; --i)

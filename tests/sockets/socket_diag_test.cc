@@ -148,5 +148,26 @@ TEST_F(SocketDiagTest, ASocketOfAnotherNamespaceIsNotFound) {
   EXPECT_FALSE(connections().empty());
 }
 
+TEST_F(SocketDiagTest, OpensInANamespaceThatItsThreadIsNotIn) {
+  const UniqueFd listener = test::serve(SOCK_STREAM, test::Endpoint(kAddress, 0));
+  const UniqueFd client = connect_to(SOCK_STREAM, test::Endpoint::local_of(listener.get()));
+  const auto there = sockets::NetworkNamespace::of_thread(gettid());
+  ASSERT_TRUE(there);
+  const NetworkNamespace elsewhere({});
+  auto diag = SocketDiag::open(*there);
+  ASSERT_TRUE(diag) << diag.error().message();
+  std::optional<Connection> found;
+  ASSERT_TRUE(diag->for_each([&](const Connection& each) {
+    if (!each.accepted) found = each;
+  }));
+  ASSERT_TRUE(found);
+  const auto destroyed = diag->destroy(*found);
+  MAPGATE_REQUIRE(destroyed || destroyed.error() != std::errc::operation_not_supported,
+                  "the kernel was built without INET_DIAG_DESTROY");
+  char byte = 0;
+  EXPECT_EQ(recv(client.get(), &byte, 1, 0), -1);
+  EXPECT_EQ(errno, ECONNABORTED);
+}
+
 }  // namespace
 }  // namespace mapgate::sockets
