@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Asks one resolver for the A records of many names, one after the other over one UDP socket, and
 // measures the round trips:
-//   dns_serial_client RESOLVER[@PORT] NAMES-FILE
-// Prints one JSON object: {"queries": …, "p50_us": …, "p99_us": …, "max_us": …}. Exits with 1
-// unless every name has an answer with addresses.
+//   dns_serial_client RESOLVER[@PORT] NAMES-FILE [PAUSE]
+// PAUSE is in microseconds, after each answer. Prints the round trips in microseconds, in order, as
+// a JSON array. Exits with 1 unless every name has an answer with addresses.
 #include <arpa/inet.h>
 #include <ldns/ldns.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
@@ -21,6 +20,7 @@
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -94,21 +94,27 @@ double micros(Clock::duration time) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: dns_serial_client RESOLVER[@PORT] NAMES-FILE\n");
+  if (argc != 3 && argc != 4) {
+    std::fprintf(stderr, "usage: dns_serial_client RESOLVER[@PORT] NAMES-FILE [PAUSE]\n");
     return 2;
   }
   const int fd = connect_to(argv[1]);
   std::ifstream names(argv[2]);
+  const std::chrono::microseconds pause(argc == 4 ? std::stoul(argv[3]) : 0);
   std::vector<Clock::duration> times;
   std::uint16_t id = 0;
-  for (std::string name; std::getline(names, name);) times.push_back(round_trip(fd, name, ++id));
+  for (std::string name; std::getline(names, name);) {
+    times.push_back(round_trip(fd, name, ++id));
+    if (pause.count() > 0) std::this_thread::sleep_for(pause);
+  }
   ::close(fd);
   if (times.empty()) throw std::runtime_error(std::string(argv[2]) + ": no names");
-  std::ranges::sort(times);
-  std::printf("{\"queries\": %zu, \"p50_us\": %.2f, \"p99_us\": %.2f, \"max_us\": %.2f}\n",
-              times.size(), micros(times[times.size() / 2]), micros(times[times.size() * 99 / 100]),
-              micros(times.back()));
+  const char* before = "[";
+  for (const Clock::duration time : times) {
+    std::printf("%s%.2f", before, micros(time));
+    before = ", ";
+  }
+  std::printf("]\n");
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "dns_serial_client: %s\n", error.what());
