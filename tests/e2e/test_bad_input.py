@@ -34,7 +34,7 @@ class BadSpecTest(harness.WorldTest):
     }
 
     def run_daemon(self):
-        return self.world.run(*self.world.daemon.command(), cgroup="node", check=False, timeout=20)
+        return self.world.run(*self.world.daemon.command(), cgroup="node", check=False, timeout=60)
 
     def test_each_is_refused_with_its_place_and_nothing_is_attached(self):
         self.world.cgroups.child("web")
@@ -66,7 +66,7 @@ class EnvironmentTest(harness.WorldTest):
         self.world.daemon.write_spec(with_workloads(GOOD_WORKLOAD))
 
     def assert_one_line(self, command, *words):
-        done = self.world.run(*command, check=False, timeout=20)
+        done = self.world.run(*command, check=False, timeout=60)
         lines = [line for line in done.stderr.splitlines() if line]
         self.assertEqual(1, done.returncode, done.stderr)
         self.assertEqual(1, len(lines), done.stderr)
@@ -152,8 +152,9 @@ class BadPacketTest(harness.WorldTest):
         stop.touch()
         outcomes = good.result()["outcomes"]
         self.assertEqual(["ok"], list(outcomes))
-        self.assertGreater(outcomes["ok"], 100)
-        self.assertGreater(self.daemon.status()["dns"]["malformed"], 10_000)
+        # A query that the full socket buffer drops is asked again after 5 s: how many fit depends on the machine.
+        self.assertGreater(outcomes["ok"], 10)
+        self.assertGreater(self.daemon.status()["dns"]["malformed"], 1_000)
         self.assert_alive()
 
     def test_broken_streams_over_tcp_harm_nobody(self):

@@ -48,7 +48,7 @@ class DeclaredMapsTest(harness.WorldTest):
     def reload(self, *maps, check=True):
         """The new spec, in force when this returns."""
         self.daemon.write_spec({"formatVersion": 1, "maps": list(maps)})
-        return self.daemon.ctl("reload", "--timeout", "60", check=check, timeout=90)
+        return self.daemon.ctl("reload", "--timeout", "180", check=check, timeout=600)
 
     def entries(self, name):
         return self.daemon.json("get", "--map", name)["entries"]
@@ -57,9 +57,7 @@ class DeclaredMapsTest(harness.WorldTest):
         return next(m for m in (daemon or self.daemon).status()["declared_maps"] if m["name"] == name)
 
     def dump(self, name):
-        done = subprocess.run(["bpftool", "-j", "map", "dump", "pinned", self.pin(name)], capture_output=True,
-                              text=True, check=True)
-        return [entry["formatted"] for entry in json.loads(done.stdout)]
+        return harness.dump_map(self.pin(name))
 
     def update(self, name, key, value):
         subprocess.run(["bpftool", "map", "update", "pinned", self.pin(name), "key", "hex", *key.split(), "value",
@@ -648,11 +646,11 @@ class RefusedTest(DeclaredMapsTest):
                         "maps": [self.declare("limits", entriesFrom=str(path), layout={"key": "u32", "value": "u64"})]}
                 self.assert_refused(f"/maps/0/entriesFrom: {path}: is not a regular file", *spec["maps"])
                 checked = self.world.run(harness.binary("mapgated"), "--check", "--spec", self.daemon.spec,
-                                         check=False, timeout=20)
+                                         check=False, timeout=60)
                 self.assertEqual(4, checked.returncode)
                 self.assertIn(f"/maps/0/entriesFrom: {path}: is not a regular file", checked.stderr)
                 checked = self.world.run(harness.binary("mapgated"), "--check", "--spec", path, check=False,
-                                         timeout=20)
+                                         timeout=60)
                 self.assertEqual((4, f"{path}: is not a regular file\n"), (checked.returncode, checked.stderr))
 
     def test_a_file_that_does_not_exist_is_named_with_the_map(self):
