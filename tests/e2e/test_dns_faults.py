@@ -8,7 +8,7 @@ from dns_message import NOERROR, NXDOMAIN, REFUSED, SERVFAIL
 
 ODD = "203.0.113.53"
 TRUE_ADDRESS = "192.0.2.10"
-UPSTREAM_TIMEOUT = 0.4
+UPSTREAM_TIMEOUT = 1.0
 
 
 class OddResolverTest(harness.WorldTest):
@@ -66,9 +66,9 @@ class OddResolverTest(harness.WorldTest):
 
     def test_a_resolver_that_is_silent_is_given_up_after_the_timeout_of_the_spec(self):
         before = self.counters()["upstream_timeouts"]
-        self.agent.begin("ask", "silent.odd.test", ODD, timeout=4 * UPSTREAM_TIMEOUT)
+        self.agent.begin("ask", "silent.odd.test", ODD, timeout=2 * UPSTREAM_TIMEOUT)
         started = time.monotonic()
-        harness.wait_until(lambda: self.counters()["upstream_timeouts"] > before, "the query is given up", timeout=2)
+        harness.wait_until(lambda: self.counters()["upstream_timeouts"] > before, "the query is given up")
         self.assertGreater(time.monotonic() - started, UPSTREAM_TIMEOUT / 2)
         self.assertEqual("timeout", self.agent.result()["outcome"])
 

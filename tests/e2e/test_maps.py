@@ -33,7 +33,7 @@ class MapsTest(harness.WorldTest):
 
     def spec(self, addresses, **maps):
         spec = harness.workload_spec([harness.allow_names("*.many.test")])
-        spec["node"] = {"maps": {"addresses": addresses, **maps}, "dns": {"gateDeadline": "200ms"}}
+        spec["node"] = {"maps": {"addresses": addresses, **maps}, "dns": {"gateDeadline": "1s"}}
         return spec
 
     def size(self, name="mg_addresses"):
@@ -83,7 +83,7 @@ class ResizeTest(MapsTest):
         harness.wait_until(lambda: "map mg_addresses is nearly full: 8 of 8 entries" in self.daemon.log_text(),
                            "the log says so")
         self.resize(32)
-        harness.wait_until(lambda: not self.daemon.failing_rows(), "no row fails", timeout=2)
+        harness.wait_until(lambda: not self.daemon.failing_rows(), "no row fails")
         self.assertEqual(16, len(self.daemon.kernel_addresses()))
 
     def test_a_size_below_what_is_held_is_refused_and_nothing_changes(self):

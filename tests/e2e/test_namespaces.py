@@ -101,7 +101,7 @@ class NamespaceTest(harness.WorldTest):
         self.assert_resolves_and_connects(container.agent, self.names[0])
         self.assertFalse(container.is_gone())
         container.agent.end()
-        harness.wait_until(container.is_gone, "the namespace is gone", timeout=8)
+        harness.wait_until(container.is_gone, "the namespace is gone")
         self.assertEqual([], self.networks())
         self.assertEqual((1, 1), tuple(self.daemon.status()["networks"][key] for key in ("opened", "closed")))
 
